@@ -1,0 +1,175 @@
+"""The registry: rows ``id -> "module:Class"``, imported when an environment is made.
+
+One kebab-case id serves the command line, URLs and ``turngym.make``; the gymnasium id is derived from it
+("frozen-lake" -> "turngym/FrozenLake-v0"). Other packages register environments through the entry-point group
+``turngym.envs`` (name = id, value = "module:Class").
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRequest, UnknownEnvironment, nearest
+
+if TYPE_CHECKING:
+    from .core import TextEnv
+
+ENTRY_POINT_GROUP = "turngym.envs"
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """One row of the registry.
+
+    Attributes:
+        id: kebab-case id.
+        entry: "module:Class" of a ``TextEnv``.
+        summary: one line for lists.
+        kwargs: arguments this id sets; the caller's win over them.
+        inline: a step takes microseconds, so that a server runs it without a thread hop.
+        style: prompt style that suits it at turn level.
+    """
+
+    id: str
+    entry: str
+    summary: str = ""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    inline: bool = False
+    style: str = "think-action"
+
+    @property
+    def gymnasium_id(self) -> str:
+        """The derived gymnasium id."""
+        return "turngym/" + "".join(word.capitalize() for word in self.id.split("-")) + "-v0"
+
+    def load(self) -> type[TextEnv]:
+        """Import the module and return the class."""
+        module, _, name = self.entry.partition(":")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+_ENVS = __package__
+_ROWS = [
+    EnvSpec(
+        "bandit",
+        f"{_ENVS}.bandit:Bandit",
+        "Two arms whose names hint at their rewards; one pull",
+        inline=True,
+        style="think-answer",
+    ),
+    EnvSpec(
+        "bandit-reversed",
+        f"{_ENVS}.bandit:Bandit",
+        "The bandit with the names' meaning turned around",
+        {"reversed": True},
+        inline=True,
+        style="think-answer",
+    ),
+    EnvSpec(
+        "frozen-lake",
+        f"{_ENVS}.frozen_lake:FrozenLake",
+        "Cross slippery ice to the goal without falling into a hole",
+        inline=True,
+        style="think-answer",
+    ),
+]
+_registry: dict[str, EnvSpec] = {row.id: row for row in _ROWS}
+_plugins_loaded = False
+
+
+def _load_plugins() -> None:
+    global _plugins_loaded
+    if not _plugins_loaded:
+        _plugins_loaded = True
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            if point.name not in _registry:
+                register(EnvSpec(point.name, point.value, summary=f"from {point.value.partition(':')[0]}"))
+
+
+def register(spec: EnvSpec) -> None:
+    """Add a row while the program runs; its gymnasium id is registered too.
+
+    Raises:
+        InvalidRequest: the id is not kebab-case or is taken.
+    """
+    if not _ID.fullmatch(spec.id):
+        raise InvalidRequest(f"Environment id {spec.id!r} is not kebab-case.", hint='Use an id like "my-env".')
+    if spec.id in _registry:
+        raise InvalidRequest(f"Environment id {spec.id!r} is taken.", hint="Choose another id.")
+    _registry[spec.id] = spec
+    _register_one(spec)
+
+
+def specs() -> dict[str, EnvSpec]:
+    """Return all rows by id, plug-ins included."""
+    _load_plugins()
+    return dict(sorted(_registry.items()))
+
+
+def get_spec(env_id: str) -> EnvSpec:
+    """Return the row of ``env_id``.
+
+    Raises:
+        UnknownEnvironment: names the nearest id.
+    """
+    _load_plugins()
+    if env_id not in _registry:
+        raise UnknownEnvironment(f"No environment {env_id!r:.60}.", hint=nearest(str(env_id), _registry))
+    return _registry[env_id]
+
+
+def make(env_id: str, /, **config: Any) -> TextEnv:
+    """Make an environment.
+
+    Args:
+        env_id: registry id, for example "sokoban".
+        **config: arguments of the environment's class; they win over the row's.
+
+    Raises:
+        UnknownEnvironment: no such id.
+        InvalidRequest: an argument the class does not know.
+    """
+    spec = get_spec(env_id)
+    cls = spec.load()
+    config = {**spec.kwargs, **config}
+    known = parameters(cls)
+    for name in config:
+        if name not in known:
+            raise InvalidRequest(f"{spec.id} has no setting {name!r:.60}.", hint=nearest(name, known))
+    return cls(**config)
+
+
+def parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """Return the keyword parameters of a class, those it passes on to its base classes included."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        own = inspect.signature(vars(base)["__init__"]).parameters
+        for name, parameter in list(own.items())[1:]:
+            if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                found.setdefault(name, parameter)
+        if not any(p.kind is p.VAR_KEYWORD for p in own.values()):
+            break
+    return found
+
+
+def _register_one(spec: EnvSpec) -> None:
+    from gymnasium.envs.registration import register as gymnasium_register
+    from gymnasium.envs.registration import registry as gymnasium_registry
+
+    if spec.gymnasium_id not in gymnasium_registry:
+        gymnasium_register(spec.gymnasium_id, entry_point=spec.entry, kwargs=dict(spec.kwargs))
+
+
+def register_gymnasium() -> None:
+    """Register the gymnasium id of every row, plug-ins included."""
+    for spec in specs().values():
+        _register_one(spec)

@@ -1,0 +1,334 @@
+"""The one vocabulary: what a step, a completion, a turn and an episode are.
+
+The same structs travel over the wire, lie in files, fill the viewer and feed training. They are
+:class:`msgspec.Struct` classes: cheap to build on the step path, validated when decoded.
+
+Files are JSON Lines (``.jsonl``, or ``.jsonl.zst`` compressed with zstandard): a header line
+``{"schema": "turngym.episodes", "version": 1}``, then one episode a line.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal, TypedDict
+
+import msgspec
+
+from .errors import RecordError
+
+SCHEMA = "turngym.episodes"
+VERSION = 1
+
+
+class Message(TypedDict):
+    """One chat message as chat templates and chat APIs take it."""
+
+    role: str
+    content: str
+
+
+Observation = str | list[Message]
+Status = Literal["running", "terminated", "truncated", "failed"]
+
+
+class StepResult(msgspec.Struct, omit_defaults=True):
+    """The five-tuple of ``step`` (or of ``reset``, with reward 0) as one value.
+
+    Attributes:
+        observation: text (``TextEnv``) or the next prompt as chat messages (``TurnEnv``).
+        reward: reward of this step.
+        terminated: the task ended the episode (won, lost, or bought).
+        truncated: a limit ended the episode.
+        info: see ``turngym.envs.core.StepInfo``; JSON-serialisable.
+    """
+
+    observation: Observation
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over, for either reason."""
+        return self.terminated or self.truncated
+
+
+class Completion(msgspec.Struct, omit_defaults=True):
+    """What a policy answered to one prompt.
+
+    Attributes:
+        text: the raw reply, reasoning included.
+        prompt_ids: prompt token ids (T_p,), as fed to the model.
+        token_ids: sampled token ids (T,); never re-tokenised.
+        logprobs: log-probability of each sampled token under the sampling policy (T,), nats.
+        entropies: entropy of each sampling distribution (T,), nats.
+        forced: per token (T,), true where the token was forced and not sampled (loss mask 0).
+        finish_reason: "stop", "length", "context_overflow" or what the server said.
+        prompt_tokens: prompt length in tokens, where known.
+        completion_tokens: reply length in tokens, where known.
+        cost: price of this call in the currency of the policy's price list, where known.
+        policy_version: version of the weights that sampled it.
+    """
+
+    text: str
+    prompt_ids: list[int] | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    entropies: list[float] | None = None
+    forced: list[bool] | None = None
+    finish_reason: str = "stop"
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+    policy_version: int | None = None
+
+
+class Turn(msgspec.Struct, omit_defaults=True):
+    """One prompt, one completion, and what the environment made of it.
+
+    Attributes:
+        index: 0-based position in the episode; turn ends are never inferred from masks or rewards.
+        observation: raw text the agent saw before acting.
+        anchor: key of the state before acting, for step-level grouping.
+        next_anchor: key of the state after acting.
+        completion: the reply; its ``text`` is what was parsed.
+        action: the action taken out of the reply; "" where none could be.
+        action_valid: the environment knew the action and it was admissible.
+        format_valid: the reply kept the tag grammar; None where no grammar was applied (text level).
+        void: the reply held neither an action nor an answer.
+        tag: the meta-reasoning tag of the reply ("planning", …), "" for none.
+        reward: sum of ``rewards`` as last revised.
+        rewards: named reward components; "env" is the environment's own.
+        revised: names of components that a hook rewrote after the turn was over.
+        steps: environment actions executed in this turn (several where joined by a separator).
+        prompt: the chat messages the policy saw, where they were kept.
+        info: other fields of the step's info worth keeping.
+    """
+
+    index: int
+    observation: str
+    completion: Completion
+    action: str = ""
+    anchor: str = ""
+    next_anchor: str = ""
+    action_valid: bool = True
+    format_valid: bool | None = None
+    void: bool = False
+    tag: str = ""
+    reward: float = 0.0
+    rewards: dict[str, float] = msgspec.field(default_factory=dict)
+    revised: list[str] = msgspec.field(default_factory=list)
+    steps: int = 1
+    prompt: list[Message] | None = None
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Episode(msgspec.Struct, omit_defaults=True):
+    """One episode, finished or not, with everything needed to judge, replay and train on it.
+
+    Attributes:
+        id: unique within its file.
+        env: registry id.
+        task: canonical task id, "split/index".
+        seed: seed of the environment's noise.
+        config: keyword arguments the environment was made with.
+        level: "text" or "turn".
+        style: prompt style and turn options at turn level.
+        split: split of the task.
+        group: id shared by the episodes of one group (same task and variation), "" for none.
+        member: position in the group.
+        status: "terminated", "truncated", "failed" (see ``error``) or "running".
+        error: RFC 9457 problem of a failed episode.
+        turns: the turns in order.
+        final_observation: what the agent would have seen next.
+        reward: sum of the turns' rewards.
+        won: the task was solved.
+        score: task score in [0, 1] where the environment has one, else 1.0 if won.
+        task_type: kind of task, for tables ("" where there is one kind only).
+        policy: name of the policy.
+        metrics: further numbers about the episode.
+        seconds: wall-clock duration.
+        attempt: number of the attempt at the same task (for pass@k), from 0.
+    """
+
+    id: str
+    env: str
+    task: str
+    seed: int
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+    level: Literal["text", "turn"] = "turn"
+    style: dict[str, Any] = msgspec.field(default_factory=dict)
+    split: str = ""
+    group: str = ""
+    member: int = 0
+    status: Status = "running"
+    error: dict[str, Any] | None = None
+    turns: list[Turn] = msgspec.field(default_factory=list)
+    final_observation: str = ""
+    reward: float = 0.0
+    won: bool = False
+    score: float = 0.0
+    task_type: str = ""
+    policy: str = ""
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
+    attempt: int = 0
+
+
+_encoder = msgspec.json.Encoder()
+_episode_decoder = msgspec.json.Decoder(Episode)
+
+
+def scrub(text: str) -> str:
+    """Replace lone surrogates, which JSON and UTF-8 cannot carry, by "?"."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def encode_episode(episode: Episode) -> bytes:
+    """Encode one episode as one JSON line, without the newline."""
+    try:
+        return _encoder.encode(episode)
+    except UnicodeEncodeError:
+        return _encoder.encode(_scrub_tree(msgspec.to_builtins(episode)))
+
+
+def _scrub_tree(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return [_scrub_tree(item) for item in value]
+    if isinstance(value, dict):
+        return {scrub(str(name)): _scrub_tree(item) for name, item in value.items()}
+    return value
+
+
+class EpisodeWriter:
+    """Appends episodes to a JSON Lines file; each is flushed to disk before ``write`` returns.
+
+    A path that ends in ``.zst`` is compressed, one zstandard frame an episode, so that a crash can only
+    harm the line being written.
+
+    Raises:
+        RecordError: the file holds another schema, or the disk refused the write. What was written stays.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._compress = self.path.suffix == ".zst"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = not self.path.exists() or self.path.stat().st_size == 0
+        if not fresh:
+            self._check_header()
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        if fresh:
+            self._append(_encoder.encode({"schema": SCHEMA, "version": VERSION}) + b"\n")
+        elif not self._compress:
+            self._end_torn_line()
+
+    def _check_header(self) -> None:
+        with _open_lines(self.path) as lines:
+            _read_header(self.path, next(iter(lines), b""))
+
+    def _end_torn_line(self) -> None:
+        with open(self.path, "rb") as tail:
+            tail.seek(-1, os.SEEK_END)
+            if tail.read(1) != b"\n":
+                self._append(b"\n")
+
+    def _append(self, data: bytes) -> None:
+        if self._compress:
+            import zstandard
+
+            data = zstandard.ZstdCompressor().compress(data)
+        start = os.fstat(self._file.fileno()).st_size
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            # Cut the half-written line off so that every earlier line stays readable.
+            os.ftruncate(self._file.fileno(), start)
+            raise RecordError(
+                f"Cannot write {self.path}: {error.strerror}.",
+                hint="Free disk space and run the same command again; finished episodes are kept.",
+            ) from error
+
+    def write(self, episode: Episode) -> None:
+        """Append one episode and wait until it is on disk."""
+        self._append(encode_episode(episode) + b"\n")
+
+    def close(self) -> None:
+        """Close the file; writing afterwards is an error."""
+        self._file.close()
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _open_lines(path: Path) -> IO[bytes]:
+    if path.suffix != ".zst":
+        return open(path, "rb")
+    import zstandard
+
+    reader = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True, closefd=True)
+    return io.BufferedReader(reader)
+
+
+def _read_header(path: Path, line: bytes) -> None:
+    try:
+        header = msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise RecordError(f"{path}, line 1: not a turngym records file ({error}).") from error
+    if header.get("schema") != SCHEMA:
+        raise RecordError(f"{path}, line 1: schema {header.get('schema')!r}, expected {SCHEMA!r}.")
+    if header.get("version") != VERSION:
+        raise RecordError(
+            f"{path}, line 1: schema version {header.get('version')!r}, this turngym reads {VERSION}.",
+            hint="Read it with the turngym release that wrote it, or run the evaluation again.",
+        )
+
+
+def read_episodes(path: str | os.PathLike[str], *, damaged: list[RecordError] | None = None) -> Iterator[Episode]:
+    """Yield the episodes of a file.
+
+    Args:
+        path: a ``.jsonl`` or ``.jsonl.zst`` file.
+        damaged: if given, lines that cannot be read are appended here as errors and skipped, so that the
+            good lines are kept; if not given, the first damaged line raises.
+
+    Raises:
+        RecordError: names the file and line; also for another schema or schema version.
+    """
+    import zstandard
+
+    path = Path(path)
+    with _open_lines(path) as lines:
+        number = 0
+        try:
+            for number, line in enumerate(lines, start=1):
+                if number == 1:
+                    _read_header(path, line)
+                elif line.strip():
+                    try:
+                        yield _episode_decoder.decode(line)
+                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                        _report(RecordError(f"{path}, line {number}: {error}."), damaged)
+        except zstandard.ZstdError as error:
+            _report(RecordError(f"{path}, after line {number}: compressed data is damaged ({error})."), damaged)
+        if number == 0:
+            raise RecordError(f"{path} is empty.", hint="Delete it, or run the evaluation that writes it again.")
+
+
+def _report(error: RecordError, damaged: list[RecordError] | None) -> None:
+    if damaged is None:
+        error.hint = "Pass damaged=[] to read_episodes to keep the good lines."
+        raise error
+    damaged.append(error)
