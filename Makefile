@@ -1,0 +1,82 @@
+# Every target sets up what it needs by itself; `make help` lists them. No target needs root.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Extra words for pytest: make test PYTEST_ARGS="-k sokoban -x"
+PYTEST_ARGS ?=
+# make oracle-test ORACLES=games runs tests/oracles/games.py on the vectors in the folder TURNGYM_ORACLES.
+ORACLES ?= games
+SETTINGS := pyproject.toml constraints.txt
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# $(call new_venv,FOLDER): make FOLDER anew, unless it is there already, or say what is missing.
+define new_venv
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "turngym needs Python 3.11 or newer; name one with: make $@ PYTHON=/path/to/python3.11" >&2; exit 1; }
+[ -x $(1)/bin/python ] && $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1) \
+  || { echo "No virtual environment could be made. On Debian: sudo apt-get install -y python3-venv" >&2; exit 1; }
+endef
+
+.PHONY: help setup lint typing test demo up bench oracle-test conformance docker-test hosted-test clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.stamp ## make .venv with turngym and the tools of its tests
+
+.venv/.stamp: $(SETTINGS)
+	@echo "Setting up .venv; this takes a minute or two."
+	@$(call new_venv,.venv)
+	@$(BIN)/python $(PIP_INSTALL) -e ".[dev]"
+	@touch $@
+
+.venv-openenv/.stamp: $(SETTINGS)
+	@echo "Setting up .venv-openenv with the stock OpenEnv package; this takes a few minutes."
+	@$(call new_venv,.venv-openenv)
+	@.venv-openenv/bin/python $(PIP_INSTALL) -e ".[openenv]" pytest pytest-asyncio hypothesis
+	@touch $@
+
+typing: .venv/.stamp
+	@mkdir -p .cache/typing && ln -sfn "$(CURDIR)" .cache/typing/turngym
+
+lint: .venv/.stamp typing ## ruff, mypy --strict over the package, and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+test: .venv/.stamp ## the test suite; what is skipped is named with the reason
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: .venv/.stamp ## start a hub, evaluate two policies on every environment, write a report
+	$(BIN)/turngym demo
+
+bench: .venv/.stamp ## measure steps per second, latency and memory
+	$(BIN)/turngym bench
+
+up: ## build and start the hub in a container (docker/compose.yaml)
+	@if docker compose version >/dev/null 2>&1; then compose="docker compose"; \
+	elif command -v docker-compose >/dev/null; then compose=docker-compose; \
+	else echo "Neither 'docker compose' nor 'docker-compose' is installed." \
+	  "On Debian: sudo apt-get install -y docker.io docker-compose" >&2; exit 1; fi; \
+	set -x; $$compose -f docker/compose.yaml up --build
+
+oracle-test: .venv/.stamp ## compare with reference vectors: ORACLES=games, TURNGYM_ORACLES=folder
+	@[ -f tests/oracles/$(ORACLES).py ] || { echo "There is no tests/oracles/$(ORACLES).py; there are:" \
+	  tests/oracles/*.py >&2; exit 1; }
+	$(BIN)/python tests/oracles/$(ORACLES).py
+
+conformance: .venv-openenv/.stamp ## run the stock OpenEnv client and validator against every environment
+	.venv-openenv/bin/python -m pytest -o filterwarnings=default tests/conformance $(PYTEST_ARGS)
+
+docker-test: .venv/.stamp ## build the image, start it, evaluate from outside, stop it
+	bash tests/docker/run.sh
+
+hosted-test: .venv/.stamp ## evaluate a real model behind an OpenAI-compatible API
+	$(BIN)/python -m pytest -m hosted $(PYTEST_ARGS)
+
+clean: ## remove virtual environments, caches and builds; runs/ stays
+	rm -rf .venv .venv-openenv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
