@@ -278,8 +278,8 @@ def _open_lines(path: Path) -> IO[bytes]:
         return open(path, "rb")
     import zstandard
 
-    reader = zstandard.ZstdDecompressor().stream_reader(open(path, "rb"), read_across_frames=True, closefd=True)
-    return io.BufferedReader(reader)
+    source = open(path, "rb")  # noqa: SIM115 - closed with the reader
+    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=True))
 
 
 def _read_header(path: Path, line: bytes) -> None:

@@ -90,7 +90,7 @@ class Grammar:
 
     @cached_property
     def _thought(self) -> re.Pattern[str]:
-        return re.compile("|".join(rf"<({tag})>(.*?)</{tag}>" for tag in self.thoughts), self._flags)
+        return re.compile("|".join(rf"<{tag}>(.*?)</{tag}>" for tag in self.thoughts), self._flags)
 
     @cached_property
     def _blocks(self) -> dict[str, re.Pattern[str]]:
@@ -109,16 +109,16 @@ class Grammar:
         thoughts = list(self._thought.finditer(text)) if self.thoughts else []
         thought = tag = plan = ""
         if thoughts:
-            name, thought = (part for part in thoughts[0].groups() if part is not None)
-            tag = name.lower() if len(self.thoughts) > 1 else ""
-            plan = next((t.group(t.lastindex or 0).strip() for t in thoughts if t.group().lower().startswith("<pl")), "")
+            thought = _inner(thoughts[0])
+            tag = thoughts[0].group()[1:].partition(">")[0].lower() if len(self.thoughts) > 1 else ""
+            plan = next((_inner(block) for block in thoughts if block.group().lower().startswith("<planning>")), "")
         action, blocks = self._find_action(text)
         error = self._broken(text, thoughts, blocks)
         if not error and self.ban_cjk and _CJK.search(text):
             error = "Chinese characters"
         if blocks == 0 and self.fallback and variant == "released":
             action = text[-self.fallback :]
-        return Reply(action, not error, error, blocks == 0, thought.strip(), tag, plan)
+        return Reply(action, not error, error, blocks == 0, thought, tag, plan)
 
     def _find_action(self, text: str) -> tuple[str, int]:
         """Return the action and the number of complete action blocks."""
@@ -179,6 +179,11 @@ class Grammar:
             return body
         tag = tag if tag in self.thoughts else self.thoughts[-1]
         return f"<{tag}>{thought or 'Next step.'}</{tag}>{body}"
+
+
+def _inner(block: re.Match[str]) -> str:
+    """Return the text of a thought block: its only group that took part in the match."""
+    return str(block.group(block.lastindex or 0)).strip()
 
 
 GRAMMARS: Mapping[str, Grammar] = {

@@ -80,9 +80,9 @@ STYLES: Mapping[str, PromptStyle] = {
             "{observation}\n\nThe actions you may take now: [{admissible}]\n{several}\n" + _THINK_ACTION_ASK
         ),
         later=(
-            "You are an expert agent in a text environment.\n{instructions}\n\nYou have taken {played} step(s) so far. "
-            "The last {shown} observation(s) and the actions you took:\n{history}\n\nYou are now at step {step} and your "
-            "current observation is:\n{observation}\n\nThe actions you may take now: [{admissible}]\n{several}\n"
+            "You are an expert agent in a text environment.\n{instructions}\n\nYou have taken {played} step(s) so "
+            "far. The last {shown} observation(s) and the actions you took:\n{history}\n\nYou are now at step {step} "
+            "and your current observation is:\n{observation}\n\nThe actions you may take now: [{admissible}]\n{several}\n"
             + _THINK_ACTION_ASK
         ),
         entry="[Observation {n}: '{observation}', Action {n}: '{action}']",
@@ -99,8 +99,8 @@ STYLES: Mapping[str, PromptStyle] = {
         ),
         later=(
             "You are an expert agent in a text environment.\n{instructions}\n\nYour plan so far: {plan}\nKeep to it "
-            "unless it no longer fits.\n\nYou have taken {played} step(s) so far. The last {shown} observation(s) and the "
-            "actions you took:\n{history}\n\nYou are now at step {step} and your current observation is:\n{observation}"
+            "unless it no longer fits.\n\nYou have taken {played} step(s) so far. The last {shown} observation(s) and "
+            "the actions you took:\n{history}\n\nYou are now at step {step} and your current observation is:\n{observation}"
             "\n\nThe actions you may take now: [{admissible}]\n{several}\n" + _META_ASK
         ),
         entry="[Observation {n}: '{observation}', Action {n}: '{action}']",

@@ -1,0 +1,70 @@
+"""The command line: ``turngym envs | serve | play | eval | demo | bench``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from . import __version__
+from .errors import TurngymError, nearest
+
+
+class Command(NamedTuple):
+    """One sub-command; its module is imported only when it is called.
+
+    Attributes:
+        module: module relative to the package, with ``add_arguments(parser)`` and ``run(args) -> int``.
+        summary: one line for the help.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "envs": Command(".envs.command", "list the environments, or describe one"),
+    "serve": Command(".server.command", "start the hub"),
+    "play": Command(".client.play", "play an environment in the terminal"),
+    "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
+    "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
+    "bench": Command(".bench", "measure speed and memory on this machine"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit status: 0, 1 for an error that says what to do next, 2 for wrong usage, 130 when interrupted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="turngym", description="Multi-turn text environments: serve, play, evaluate.")
+    parser.add_argument("--version", action="version", version=f"turngym {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name and name not in COMMANDS:
+        parser.error(f"no command {name!r}. {nearest(name, COMMANDS)}")
+    for key, command in COMMANDS.items():
+        sub = commands.add_parser(key, help=command.summary, description=command.summary)
+        if key == name:
+            module = importlib.import_module(command.module, __package__)
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    args = parser.parse_args(words)
+    try:
+        return int(args.run(args))
+    except TurngymError as error:
+        print(f"turngym: {error.detail}", file=sys.stderr)
+        if error.hint:
+            print(f"         {error.hint}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("turngym: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
