@@ -345,8 +345,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         return [part for part in parts if part][: self.max_actions_per_step] or [""]
 
     def _split_size(self, split: str) -> int:
-        if split not in self.splits:
-            raise UnknownTask(f"No split {shown(str(split))!r}.", hint=nearest(str(split), self.splits))
+        if not isinstance(split, str) or split not in self.splits:
+            raise UnknownTask(f"No split {split!r:.60}.", hint=nearest(str(split), self.splits))
         return self.splits[split]
 
     def _choose(self, seed: int, options: Mapping[str, Any]) -> tuple[str, int]:
@@ -357,7 +357,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         split, task = options.get("split"), options.get("task")
         if isinstance(task, str):
             named, _, number = task.rpartition("/")
-            if split not in (None, named) or not (number.isascii() and number.isdigit()) or len(number) > 15:
+            if not named or split not in (None, named) or not (number.isascii() and number.isdigit()) or len(number) > 15:
                 raise UnknownTask(f"No task {shown(task)!r}.", hint='A task id looks like "test/7".')
             split, task = named, int(number)
         split = split or "train"

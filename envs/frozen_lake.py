@@ -149,8 +149,8 @@ class FrozenLake(TextEnv):
             else ""
         )
         return (
-            "Walk over a frozen lake to the goal and stay out of the holes. Legend: P you, _ ice, O hole, G goal, X you "
-            f"in a hole, √ you on the goal.{slip} Moves: Left, Down, Right, Up."
+            "Walk over a frozen lake to the goal and stay out of the holes. Legend: P you, _ ice, O hole, G goal, X "
+            f"you in a hole, √ you on the goal.{slip} Moves: Left, Down, Right, Up."
         )
 
     def _begin(self, split: str, index: int) -> None:

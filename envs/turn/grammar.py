@@ -53,7 +53,7 @@ class Grammar:
         actions: tags that may hold the action; the first that occurs wins.
         rule: "exact": one thought block, then one action block, nothing else, each tag once. "one": one action block
             and before it exactly one thought block that is not empty; other text is allowed. "some": an action block
-            and at least one thought tag opened and closed anywhere. "none": exactly one action block, no thought needed.
+            and at least one thought tag opened and closed anywhere. "none": exactly one action block, no thought.
         relaxed: which action a malformed reply yields: the "first" block, or only a "single" one.
         lower: the action is put into lower case.
         keep_tags: the action keeps its tags, for environments that tell kinds of action apart by them.

@@ -82,8 +82,8 @@ STYLES: Mapping[str, PromptStyle] = {
         later=(
             "You are an expert agent in a text environment.\n{instructions}\n\nYou have taken {played} step(s) so "
             "far. The last {shown} observation(s) and the actions you took:\n{history}\n\nYou are now at step {step} "
-            "and your current observation is:\n{observation}\n\nThe actions you may take now: [{admissible}]\n{several}\n"
-            + _THINK_ACTION_ASK
+            "and your current observation is:\n{observation}\n\nThe actions you may take now: [{admissible}]\n"
+            "{several}\n" + _THINK_ACTION_ASK
         ),
         entry="[Observation {n}: '{observation}', Action {n}: '{action}']",
         several="You may join up to {max_actions} actions with {separator}.",
@@ -100,8 +100,8 @@ STYLES: Mapping[str, PromptStyle] = {
         later=(
             "You are an expert agent in a text environment.\n{instructions}\n\nYour plan so far: {plan}\nKeep to it "
             "unless it no longer fits.\n\nYou have taken {played} step(s) so far. The last {shown} observation(s) and "
-            "the actions you took:\n{history}\n\nYou are now at step {step} and your current observation is:\n{observation}"
-            "\n\nThe actions you may take now: [{admissible}]\n{several}\n" + _META_ASK
+            "the actions you took:\n{history}\n\nYou are now at step {step} and your current observation is:\n"
+            "{observation}\n\nThe actions you may take now: [{admissible}]\n{several}\n" + _META_ASK
         ),
         entry="[Observation {n}: '{observation}', Action {n}: '{action}']",
         several="You may join up to {max_actions} actions with {separator}.",
