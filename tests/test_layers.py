@@ -17,10 +17,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "records": {"errors"},
     "protocol": {"errors", "records"},
-    "presets": BASE,
-    "envs": BASE | {"presets"},
-    "client": BASE | {"presets", "envs"},
-    "server": BASE | {"presets", "envs"},
+    "envs": BASE,
+    "client": BASE | {"envs"},
+    "server": BASE | {"envs"},
 }
 # Entry points: they may import everything, and nothing but one another imports them.
 ENTRY_POINTS = {"__main__", "bench", "cli", "demo"}
