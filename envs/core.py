@@ -227,9 +227,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """
         return Tasks(split, range(self._split_size(split)))
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode.
 
         Args:
@@ -357,7 +355,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         split, task = options.get("split"), options.get("task")
         if isinstance(task, str):
             named, _, number = task.rpartition("/")
-            if not named or split not in (None, named) or not (number.isascii() and number.isdigit()) or len(number) > 15:
+            plain = number.isascii() and number.isdigit() and len(number) <= 15
+            if not named or split not in (None, named) or not plain:
                 raise UnknownTask(f"No task {shown(task)!r}.", hint='A task id looks like "test/7".')
             split, task = named, int(number)
         split = split or "train"

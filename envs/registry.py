@@ -79,6 +79,29 @@ _ROWS = [
         inline=True,
         style="think-answer",
     ),
+    EnvSpec(
+        "sokoban",
+        f"{_ENVS}.sokoban.env:Sokoban",
+        "Push the box onto the target: 6x6, one box",
+        inline=True,
+        style="think-answer",
+    ),
+    EnvSpec(
+        "sokoban-large",
+        f"{_ENVS}.sokoban.env:Sokoban",
+        "Sokoban on 8x8 with two boxes",
+        {"size": 8, "boxes": 2},
+        inline=True,
+        style="think-answer",
+    ),
+    EnvSpec(
+        "sokoban-vocab",
+        f"{_ENVS}.sokoban.env:Sokoban",
+        "Sokoban with other symbols for the same cells",
+        {"vocab": "letters"},
+        inline=True,
+        style="think-answer",
+    ),
 ]
 _registry: dict[str, EnvSpec] = {row.id: row for row in _ROWS}
 _plugins_loaded = False

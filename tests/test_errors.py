@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 import turngym.errors as errors
 from turngym.errors import InvalidRequest, TurngymError, from_problem, nearest
 

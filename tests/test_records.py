@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from turngym.errors import RecordError
 from turngym.records import Completion, Episode, EpisodeWriter, Turn, encode_episode, read_episodes
 

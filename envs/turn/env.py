@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InvalidRequest, Unsupported, nearest
+from ...errors import EpisodeOver, InvalidRequest, Unsupported, nearest
 from ...records import Completion, Message, Turn
 from ..core import Text, TextEnv, _positive
 from .hooks import RewardHook, make_hooks, revise
@@ -122,6 +122,8 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             completion = Completion(text=completion)
         if not isinstance(completion, Completion):
             raise InvalidRequest(f"The completion is a {type(completion).__name__}.", hint="Send the reply as text.")
+        if self.done:
+            raise EpisodeOver(f"The episode of task {self.task} is over.", hint="Call reset to start another.")
         reply = self._grammar.parse(completion.text, "released" if self.variant == "released" else "default")
         action = "" if self.strict and not reply.format_valid else reply.action
         before = self._last

@@ -8,6 +8,7 @@ the strict one. Where a paper's released code executes the last characters of a 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ Rule = Literal["exact", "one", "some", "none"]
 Variant = Literal["default", "released"]
 META_TAGS = ("planning", "explore", "reflection", "monitor")
 _CJK = re.compile(r"[\u4e00-\u9fff]")
-_ANY_TAG = re.compile(r"<.*?>")
+_ANY_TAG = re.compile(r"<[^<>]*>")
 
 
 class Reply(NamedTuple):
@@ -42,6 +43,45 @@ class Reply(NamedTuple):
     thought: str = ""
     tag: str = ""
     plan: str = ""
+
+
+class _Mark(NamedTuple):
+    """One tag in a text."""
+
+    tag: str
+    closing: bool
+    spaced: bool
+    start: int
+    end: int
+
+
+class _Block(NamedTuple):
+    """One closed pair of tags: it starts at ``start``, its inside spans ``first`` to ``last``."""
+
+    tag: str
+    start: int
+    first: int
+    last: int
+
+    def inner(self, text: str) -> str:
+        return text[self.first : self.last].strip()
+
+
+def _blocks(marks: list[_Mark], tags: tuple[str, ...], spaced: bool) -> list[_Block]:
+    """Pair each opening tag with the next closing one of its kind; blocks do not overlap."""
+    kept = [mark for mark in marks if mark.tag in tags and (spaced or not mark.spaced)]
+    closings = {tag: [mark for mark in kept if mark.tag == tag and mark.closing] for tag in tags}
+    found: list[_Block] = []
+    end = 0
+    for mark in kept:
+        if mark.closing or mark.start < end:
+            continue
+        after = closings[mark.tag]
+        position = bisect_left(after, mark.end, key=lambda closing: closing.start)
+        if position < len(after):
+            found.append(_Block(mark.tag, mark.start, mark.end, after[position].start))
+            end = after[position].end
+    return found
 
 
 @dataclass(frozen=True)
@@ -75,100 +115,78 @@ class Grammar:
     case_sensitive: bool = False
 
     @cached_property
-    def _flags(self) -> int:
-        return re.DOTALL if self.case_sensitive else re.DOTALL | re.IGNORECASE
-
-    @cached_property
-    def _exact(self) -> re.Pattern[str]:
-        thought, action = self.thoughts[0], self.actions[0]
-        return re.compile(rf"\s*<{thought}>(.*?)</{thought}>\s*<{action}>(.*?)</{action}>\s*\Z", self._flags)
-
-    @cached_property
-    def _count(self) -> re.Pattern[str]:
+    def _tags(self) -> re.Pattern[str]:
         names = "|".join(self.thoughts + self.actions)
-        return re.compile(rf"<(/?)\s*({names})\s*>", self._flags)
-
-    @cached_property
-    def _thought(self) -> re.Pattern[str]:
-        return re.compile("|".join(rf"<{tag}>(.*?)</{tag}>" for tag in self.thoughts), self._flags)
-
-    @cached_property
-    def _blocks(self) -> dict[str, re.Pattern[str]]:
-        space = r"\s*" if self.rule == "exact" else ""
-        return {
-            tag: re.compile(rf"<{space}{tag}{space}>(.*?)</{space}{tag}{space}>", self._flags) for tag in self.actions
-        }
+        return re.compile(rf"<(/?)(\s*)({names})(\s*)>", 0 if self.case_sensitive else re.IGNORECASE)
 
     def parse(self, text: str, variant: Variant = "default") -> Reply:
-        """Read a reply.
+        """Read a reply, in time linear in its length.
 
         Args:
             text: the raw completion.
             variant: "released" executes the tail of a reply that has no action block, as the papers' code does.
         """
-        thoughts = list(self._thought.finditer(text)) if self.thoughts else []
+        marks = [
+            _Mark(match.group(3).lower(), bool(match.group(1)), bool(match.group(2) or match.group(4)), *match.span())
+            for match in self._tags.finditer(text)
+        ]
+        thoughts = _blocks(marks, self.thoughts, spaced=False)
+        # The exact rule's relaxed side reads "< action >" too, as the papers' code does.
+        actions = self._slice(text) if self.rule == "some" else _blocks(marks, self.actions, self.rule == "exact")
         thought = tag = plan = ""
         if thoughts:
-            thought = _inner(thoughts[0])
-            tag = thoughts[0].group()[1:].partition(">")[0].lower() if len(self.thoughts) > 1 else ""
-            plan = next((_inner(block) for block in thoughts if block.group().lower().startswith("<planning>")), "")
-        action, blocks = self._find_action(text)
-        error = self._broken(text, thoughts, blocks)
+            thought = thoughts[0].inner(text)
+            tag = thoughts[0].tag if len(self.thoughts) > 1 else ""
+            plan = next((block.inner(text) for block in thoughts if block.tag == "planning"), "")
+        error = self._broken(text, marks, thoughts, actions)
         if not error and self.ban_cjk and _CJK.search(text):
             error = "Chinese characters"
-        if blocks == 0 and self.fallback and variant == "released":
+        action = self._action(text, actions)
+        if not actions and self.fallback and variant == "released":
             action = text[-self.fallback :]
-        return Reply(action, not error, error, blocks == 0, thought, tag, plan)
+        return Reply(action, not error, error, not actions, thought, tag, plan)
 
-    def _find_action(self, text: str) -> tuple[str, int]:
-        """Return the action and the number of complete action blocks."""
-        if self.rule == "some":
-            return self._first_slice(text)
-        found = {tag: list(pattern.finditer(text)) for tag, pattern in self._blocks.items()}
-        count = sum(len(matches) for matches in found.values())
-        if count == 0 or (self.relaxed == "single" and count > 1):
-            return "", count
-        tag = next(tag for tag in self.actions if found[tag])
-        return self._clean(found[tag][0].group(1), tag), count
-
-    def _first_slice(self, text: str) -> tuple[str, int]:
+    def _slice(self, text: str) -> list[_Block]:
+        """Return the span from the first opening to the first closing action tag, as the loose rule reads it."""
         tag = self.actions[0]
-        searched = text if self.case_sensitive else text.lower()
-        start, end = searched.find(f"<{tag}>"), searched.find(f"</{tag}>")
-        if start < 0 or end < 0:
-            return "", 0
-        return self._clean(text[start + len(tag) + 2 : end], tag), 1
+        flags = 0 if self.case_sensitive else re.IGNORECASE
+        opening, closing = re.search(f"<{tag}>", text, flags), re.search(f"</{tag}>", text, flags)
+        return [_Block(tag, opening.start(), opening.end(), closing.start())] if opening and closing else []
 
-    def _clean(self, body: str, tag: str) -> str:
-        action = body.strip().lower() if self.lower else body.strip()
+    def _action(self, text: str, actions: list[_Block]) -> str:
+        if not actions or (self.relaxed == "single" and len(actions) > 1):
+            return ""
+        block = next(block for tag in self.actions for block in actions if block.tag == tag)
+        action = block.inner(text)
+        if self.lower:
+            action = action.lower()
         if self.choices:
             action = next((choice for choice in self.choices if choice in action), "")
-        return f"<{tag}>{action}</{tag}>" if self.keep_tags else action
+        return f"<{block.tag}>{action}</{block.tag}>" if self.keep_tags else action
 
-    def _broken(self, text: str, thoughts: list[re.Match[str]], blocks: int) -> str:
+    def _broken(self, text: str, marks: list[_Mark], thoughts: list[_Block], actions: list[_Block]) -> str:
         """Return what is wrong with the reply, "" if nothing."""
         names = " or ".join(f"<{tag}>" for tag in self.actions)
-        if blocks == 0:
+        if not actions:
             return f"no {names} block"
         if self.rule == "some":
             closed = any(f"<{tag}>" in text and f"</{tag}>" in text for tag in self.thoughts)
             return "" if closed else "no closed thought block"
         if self.rule == "exact":
-            counts: dict[str, int] = {}
-            for slash, tag in self._count.findall(text):
-                counts[slash + tag.lower()] = counts.get(slash + tag.lower(), 0) + 1
-            repeated = next((tag for tag, n in counts.items() if n > 1), "")
-            if repeated:
-                return f"<{repeated}> occurs more than once"
-            return "" if self._exact.match(text) else f"not exactly <{self.thoughts[0]}>…</> then {names}"
-        if blocks != 1:
+            thought, action = self.thoughts[0], self.actions[0]
+            expected = [(thought, False), (thought, True), (action, False), (action, True)]
+            if [(mark.tag, mark.closing) for mark in marks] != expected or any(mark.spaced for mark in marks):
+                return f"not exactly one <{thought}> block and then one {names} block"
+            outside = text[: marks[0].start] + text[marks[1].end : marks[2].start] + text[marks[3].end :]
+            return "text outside the tags" if outside.strip() else ""
+        if len(actions) != 1:
             return f"more than one {names} block"
         if self.rule == "one":
             if len(thoughts) != 1:
                 return f"{len(thoughts)} thought blocks instead of one"
-            if not _ANY_TAG.sub("", thoughts[0].group()).strip():
+            if not _ANY_TAG.sub("", thoughts[0].inner(text)).strip():
                 return "the thought block is empty"
-            if thoughts[0].start() > re.search(self._blocks[self.actions[0]], text).start():  # type: ignore[union-attr]
+            if thoughts[0].start > actions[0].start:
                 return "the thought comes after the action"
         return ""
 
@@ -179,11 +197,6 @@ class Grammar:
             return body
         tag = tag if tag in self.thoughts else self.thoughts[-1]
         return f"<{tag}>{thought or 'Next step.'}</{tag}>{body}"
-
-
-def _inner(block: re.Match[str]) -> str:
-    """Return the text of a thought block: its only group that took part in the match."""
-    return str(block.group(block.lastindex or 0)).strip()
 
 
 GRAMMARS: Mapping[str, Grammar] = {
@@ -200,9 +213,7 @@ GRAMMARS: Mapping[str, Grammar] = {
         thoughts=(), actions=("search", "answer"), rule="none", lower=False, keep_tags=True, ban_cjk=False
     ),
     # T2PO on Sokoban: the first move named in the block.
-    "think-move": Grammar(
-        rule="some", choices=("up", "down", "left", "right", "still"), ban_cjk=False
-    ),
+    "think-move": Grammar(rule="some", choices=("up", "down", "left", "right", "still"), ban_cjk=False),
 }
 
 

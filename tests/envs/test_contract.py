@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+
 from turngym import make
 from turngym.envs.core import TextEnv, member_seed
 from turngym.envs.registry import specs

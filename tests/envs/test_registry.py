@@ -7,6 +7,7 @@ import sys
 
 import gymnasium
 import pytest
+
 import turngym.envs  # noqa: F401 - registers the gymnasium ids
 from turngym import make
 from turngym.envs.registry import EnvSpec, get_spec, register, specs
