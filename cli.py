@@ -30,7 +30,7 @@ COMMANDS = {
     "play": Command(".client.play", "play an environment in the terminal"),
     "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
-    "bench": Command(".bench", "measure speed and memory on this machine"),
+    "bench": Command(".client.bench.command", "measure speed and memory on this machine"),
 }
 
 

@@ -35,6 +35,7 @@ class EnvSpec:
         kwargs: arguments this id sets; the caller's win over them.
         inline: a step takes microseconds, so that a server runs it without a thread hop.
         style: prompt style that suits it at turn level.
+        hidden: left out of lists, and served only where it is named.
     """
 
     id: str
@@ -43,6 +44,7 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     inline: bool = False
     style: str = "think-action"
+    hidden: bool = False
 
     @property
     def gymnasium_id(self) -> str:
@@ -57,6 +59,7 @@ class EnvSpec:
 
 _ENVS = __package__
 _ROWS = [
+    EnvSpec("echo", f"{_ENVS}.echo:Echo", "Answers with the action; measures latency", inline=True, hidden=True),
     EnvSpec(
         "bandit",
         f"{_ENVS}.bandit:Bandit",
@@ -131,9 +134,9 @@ def register(spec: EnvSpec) -> None:
 
 
 def specs() -> dict[str, EnvSpec]:
-    """Return all rows by id, plug-ins included."""
+    """Return all rows by id, plug-ins included, hidden ones not."""
     _load_plugins()
-    return dict(sorted(_registry.items()))
+    return {env_id: spec for env_id, spec in sorted(_registry.items()) if not spec.hidden}
 
 
 def get_spec(env_id: str) -> EnvSpec:

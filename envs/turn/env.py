@@ -255,7 +255,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         return self.env.instructions
 
     @property
-    def unwrapped(self) -> TurnEnv:  # type: ignore[override]
+    def unwrapped(self) -> TurnEnv:
         """This environment: the turn level is not a transparent wrapper."""
         return self
 
