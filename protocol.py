@@ -219,6 +219,15 @@ class EnvCard(msgspec.Struct, omit_defaults=True):
     pictures: bool
 
 
+class TaskPage(msgspec.Struct):
+    """What ``GET /v1/envs/{env}/tasks`` tells: the task ids from ``start`` on, of ``total`` in the split."""
+
+    split: str
+    start: int
+    total: int
+    tasks: list[str]
+
+
 class SessionCard(msgspec.Struct, omit_defaults=True):
     """What ``GET /v1/sessions`` tells of one live session; seconds are counted from now."""
 

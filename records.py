@@ -193,16 +193,17 @@ def encode_episode(episode: Episode) -> bytes:
     try:
         return _encoder.encode(episode)
     except UnicodeEncodeError:
-        return _encoder.encode(_scrub_tree(msgspec.to_builtins(episode)))
+        return _encoder.encode(scrub_tree(msgspec.to_builtins(episode)))
 
 
-def _scrub_tree(value: Any) -> Any:
+def scrub_tree(value: Any) -> Any:
+    """Replace lone surrogates in every string of a JSON-like value."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, list):
-        return [_scrub_tree(item) for item in value]
+        return [scrub_tree(item) for item in value]
     if isinstance(value, dict):
-        return {scrub(str(name)): _scrub_tree(item) for name, item in value.items()}
+        return {scrub(str(name)): scrub_tree(item) for name, item in value.items()}
     return value
 
 

@@ -1,0 +1,1 @@
+"""The hub: serves environments over HTTP and WebSocket."""

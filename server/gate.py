@@ -1,0 +1,108 @@
+"""The outermost layer of the application: API keys, the body limit, and nothing on a socket's way afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Container
+from typing import Any
+
+from ..errors import PayloadTooLarge, TurngymError
+from .auth import OPEN_PATHS, Keyring
+from .links import Receive, Scope, Send
+from .problems import MEDIA_TYPE, encode_problem, problem_headers
+
+ACCOUNT = "turngym.account"
+"""Key in the scope under which the routes find who asks."""
+MAX_DISCARD_S = 5.0
+
+
+class Gate:
+    """ASGI middleware: who may pass, and with how much.
+
+    Args:
+        app: the application behind the gate.
+        keyring: the API keys.
+        max_body_bytes: larger bodies are refused before they are read whole.
+        open_paths: further paths that need no key.
+    """
+
+    def __init__(self, app: Any, keyring: Keyring, max_body_bytes: int, open_paths: Container[str] = ()) -> None:
+        self.app = app
+        self.keyring = keyring
+        self.max_body_bytes = max_body_bytes
+        self.open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection or request."""
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"]
+        try:
+            if path not in OPEN_PATHS and path not in self.open_paths:
+                scope[ACCOUNT] = self.keyring.account(scope["headers"])
+            if kind == "http":
+                self._check_length(scope)
+        except TurngymError as error:
+            await refuse(scope, receive, send, error)
+            return
+        if kind == "websocket":
+            await self.app(scope, receive, send)
+        else:
+            await self.app(scope, self._limited(receive), send)
+
+    def _check_length(self, scope: Scope) -> None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value[:20]) > self.max_body_bytes:
+                raise self._too_large()
+
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"The body has more than {self.max_body_bytes} bytes.", hint="Send fewer items in one request."
+        )
+
+    def _limited(self, receive: Receive) -> Receive:
+        total = 0
+
+        async def limited() -> dict[str, Any]:
+            nonlocal total
+            message = await receive()
+            total += len(message.get("body", b""))
+            if total > self.max_body_bytes:
+                raise self._too_large()
+            return message
+
+        return limited
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, error: TurngymError) -> None:
+    """Answer a request or a WebSocket handshake by a problem document."""
+    body = encode_problem(error)
+    fields = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **problem_headers(error)}
+    headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008, "reason": error.detail[:120]})
+            return
+        await send({"type": "websocket.http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body})
+        return
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await _discard(receive)
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _discard(receive: Receive) -> None:
+    """Read what the peer still sends for a moment: closing at once would reset the connection under the answer."""
+    deadline = time.monotonic() + MAX_DISCARD_S
+    more = True
+    while more and time.monotonic() < deadline:
+        try:
+            message = await asyncio.wait_for(receive(), deadline - time.monotonic())
+        except TimeoutError:
+            return
+        more = message["type"] == "http.request" and message.get("more_body", False)

@@ -1,0 +1,351 @@
+"""What each operation of the protocol does.
+
+An operation takes an item and gives a reply, or a task that will. Nothing raised here harms another item: errors
+become the item's reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from math import isfinite
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..envs.core import MAX_TEXT, check_seed, member_seed
+from ..errors import EnvironmentFailed, InvalidRequest, StepConflict, TurngymError
+from ..protocol import (
+    MAX_GROUP,
+    MAX_ITEMS,
+    Create,
+    Fork,
+    Group,
+    Render,
+    Reply,
+    Reset,
+    Restore,
+    Step,
+    Target,
+)
+from . import work
+from .sessions import Account, Link, Session, missing
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+Slot = Reply | asyncio.Task[Reply]
+_encode = msgspec.json.Encoder().encode
+
+
+# Making sessions -----------------------------------------------------------------------------------
+
+
+def create(hub: Hub, item: Create, account: Account, link: Link | None) -> Slot:
+    """Make a session, reset if asked for."""
+    try:
+        seeding = (item.seed, item.split, item.task)
+        if not item.reset and seeding != (None, None, None):
+            raise InvalidRequest("seed, split or task was sent without reset.", hint='Add "reset": true.')
+        origin = b"" if item.session is None else _digest("create", item)
+        session, new = hub.admit(item.env, item.level, account, link, item.session, origin)
+    except TurngymError as error:
+        return hub.refused(item.session or "", item.env, error)
+    if not new:
+        return _again(hub, session)
+    job = partial(_made, item.env, item.level, item.config, item.turn, seeding if item.reset else None)
+    return hub.start(session, job, partial(_adopt, session))
+
+
+def _made(
+    env_id: str,
+    level: Any,
+    config: dict[str, Any],
+    turn: dict[str, Any],
+    seeding: tuple[int | None, str | None, str | int | None] | None,
+) -> work.Made:
+    env = work.build(env_id, level, config, turn)
+    return work.Made(env, None if seeding is None else work.reset(env, *seeding))
+
+
+def _adopt(session: Session, made: work.Made, seconds: float) -> Reply:
+    """Give a new session the environment that a worker built."""
+    session.env = made.env
+    session.step_index = made.steps
+    session.last_action = made.last_action
+    if made.outcome is not None:
+        session.last = _checked_reply(session, made.outcome, made.steps)
+    return session.last
+
+
+def _again(hub: Hub, session: Session) -> Slot:
+    """Answer a repeated request for a session that exists, or is being made."""
+    if not session.pending:
+        return session.last
+    return hub.start(session, _nothing, lambda _, __: session.last, check=lambda: session.last)
+
+
+def _nothing() -> None:
+    return None
+
+
+def restore(hub: Hub, item: Restore, account: Account, link: Link | None) -> Slot:
+    """Rebuild a session by replay."""
+    try:
+        origin = b"" if item.session is None else _digest("restore", item)
+        session, new = hub.admit(item.env, item.level, account, link, item.session, origin)
+    except TurngymError as error:
+        return hub.refused(item.session or "", item.env, error)
+    if not new:
+        return _again(hub, session)
+    job = partial(work.rebuild, item.env, item.level, item.config, item.turn, item.task, item.seed, item.log)
+    return hub.start(session, job, partial(_adopt, session))
+
+
+def groups(hub: Hub, items: Sequence[Group], account: Account, link: Link | None) -> list[Slot]:
+    """Make several groups; the replies of all members stand in a row.
+
+    Raises:
+        InvalidRequest: a group's size, seed or ids do not fit, so that its replies could not be counted off.
+    """
+    for item in items:
+        if not 1 <= item.n <= MAX_GROUP:
+            raise InvalidRequest(f"A group of {item.n}.", hint=f"Ask for 1 to {MAX_GROUP} members.")
+        if item.sessions is not None and len(set(item.sessions)) != item.n:
+            raise InvalidRequest(
+                f"A group of {item.n} with {len(set(item.sessions))} different session ids.",
+                hint="Send one id a member.",
+            )
+        check_seed(item.seed)
+    if sum(item.n for item in items) > MAX_ITEMS:
+        raise InvalidRequest("The groups have too many members.", hint=f"Ask for at most {MAX_ITEMS} in one request.")
+    return [slot for item in items for slot in _group(hub, item, account, link)]
+
+
+def _group(hub: Hub, item: Group, account: Account, link: Link | None) -> list[Slot]:
+    task: list[str | int | None] = [item.task]
+    scout: asyncio.Future[Any] | None = None
+    slots: list[Slot] = []
+    for member in range(item.n):
+        name = None if item.sessions is None else item.sessions[member]
+        try:
+            origin = b"" if name is None else _digest(f"group {member}", item)
+            session, new = hub.admit(item.env, item.level, account, link, name, origin)
+            if not new:
+                slots.append(_again(hub, session))
+                continue
+            if task[0] is None and scout is None:
+                # One environment draws the task that all members then play.
+                scout = asyncio.ensure_future(_scout(hub, item, task))
+        except TurngymError as error:
+            slots.append(hub.refused(name or "", item.env, error))
+            continue
+        seed = item.seed if item.shared_noise else member_seed(item.seed, member)
+        slots.append(hub.start(session, partial(_member, item, seed, task), partial(_adopt, session), before=scout))
+    return slots
+
+
+async def _scout(hub: Hub, item: Group, task: list[str | int | None]) -> None:
+    task[0] = await hub.workers.run(partial(_draw_task, item))
+
+
+def _draw_task(item: Group) -> str:
+    env = work.build(item.env, "text", item.config, {})
+    try:
+        return str(work.reset(env, item.seed, item.split, None).info["task"])
+    finally:
+        env.close()
+
+
+def _member(item: Group, seed: int, task: list[str | int | None]) -> work.Made:
+    return _made(item.env, item.level, item.config, item.turn, (seed, item.split, task[0]))
+
+
+def _digest(op: str, item: Any) -> bytes:
+    return hashlib.blake2b(op.encode() + _encode(item), digest_size=16).digest()
+
+
+def fork(hub: Hub, item: Fork, account: Account, link: Link | None) -> Slot:
+    """Copy a session."""
+    try:
+        origin = b"" if item.to is None else _digest("fork", item)
+        if item.to is not None and item.to in account.sessions:
+            found, _ = hub.admit("", "text", account, link, item.to, origin)
+            return _again(hub, found)
+        parent = hub.find(item.session, account, link)
+        seed = None if item.seed is None else check_seed(item.seed)
+        copy, _ = hub.admit(parent.env_id, parent.level, account, link, item.to, origin)
+    except TurngymError as error:
+        return hub.refused(item.session, "", error)
+
+    def job() -> work.AnyEnv:
+        env = _env_of(parent)
+        work.check_begun(env, "fork")
+        return env.fork(seed)
+
+    def finish(env: work.AnyEnv, seconds: float) -> Reply:
+        copy.env = env
+        copy.step_index = parent.step_index
+        copy.last_action = parent.last_action
+        copy.last = msgspec.structs.replace(parent.last, session=copy.id)
+        return copy.last
+
+    if parent.pending or not parent.inline:
+        return hub.start(copy, job, finish, parent=parent)
+    return hub.inline(copy, job, finish)
+
+
+# Playing -------------------------------------------------------------------------------------------
+
+
+def step(hub: Hub, item: Step, account: Account, link: Link | None) -> Slot:
+    """Act once. The one path where every microsecond counts: no closures for inline environments."""
+    session = account.sessions.get(item.session)
+    if session is None:
+        return hub.refused(item.session, "", missing(item.session))
+    session.touched = monotonic()
+    if link is not None:
+        session.link = link
+    if session.pending or not session.inline:
+        return hub.start(
+            session,
+            lambda: _env_of(session).step(item.action),
+            lambda result, seconds: _stepped(session, item.action, result, seconds),
+            check=lambda: _stored(session, item),
+        )
+    try:
+        stored = _stored(session, item)
+        if stored is not None:
+            return stored
+        started = perf_counter()
+        result = session.env.step(item.action)  # type: ignore[union-attr]  # an idle session has one
+        return _stepped(session, item.action, result, perf_counter() - started)
+    except (Exception, SystemExit) as error:
+        return hub.failed(session, error)
+
+
+def _stored(session: Session, item: Step) -> Reply | None:
+    """Return the stored reply if ``item`` repeats the last step, None if it is the next one."""
+    index = item.step_index
+    if index is not None and index != session.step_index:
+        if index == session.step_index - 1 and item.action == session.last_action:
+            return session.last
+        raise StepConflict(
+            f"step_index {index} was sent; the next step of session {session.id} has step_index {session.step_index}.",
+            hint="Only the last step may be repeated, with the same action. Ask for the state to see where it stands.",
+            step_index=session.step_index,
+        )
+    if len(item.action) > MAX_TEXT:
+        raise InvalidRequest(f"The action has {len(item.action)} characters.", hint=f"Send at most {MAX_TEXT}.")
+    return None
+
+
+def _stepped(session: Session, action: str, result: tuple[Any, ...], seconds: float) -> Reply:
+    reply = _checked_reply(session, result, session.step_index + 1)
+    session.step_index += 1
+    session.last_action = action
+    session.last = reply
+    session.stats.stepped(seconds)
+    return reply
+
+
+def _checked_reply(session: Session, result: tuple[Any, ...], step_index: int) -> Reply:
+    """Make a reply of a five-tuple; what no client could read is a failure of the environment."""
+    observation, reward, terminated, truncated, info = result
+    if reward.__class__ is not float:
+        reward = float(reward)
+    if not isfinite(reward):
+        raise EnvironmentFailed(f"The environment gave the reward {reward}.", hint="The session is closed.")
+    if not isinstance(observation, str | list) or not isinstance(info, dict):
+        raise EnvironmentFailed("The environment gave no text or no info.", hint="The session is closed.")
+    return Reply(session.id, step_index, observation, reward, bool(terminated), bool(truncated), info)
+
+
+def reset(hub: Hub, item: Reset, account: Account, link: Link | None) -> Slot:
+    """Start an episode."""
+
+    def finish(outcome: work.Outcome, seconds: float) -> Reply:
+        session.last = _checked_reply(session, outcome, 0)
+        session.step_index = 0
+        session.last_action = None
+        return session.last
+
+    try:
+        session = hub.find(item.session, account, link)
+    except TurngymError as error:
+        return hub.refused(item.session, "", error)
+    return hub.start(session, lambda: work.reset(_env_of(session), item.seed, item.split, item.task), finish)
+
+
+def expert(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
+    """Ask the expert for the next action."""
+    try:
+        session = hub.find(item.session, account, link)
+    except TurngymError as error:
+        return hub.refused(item.session, "", error)
+    return hub.start(
+        session,
+        lambda: work.expert(_env_of(session)),
+        lambda action, _: Reply(session.id, session.step_index, action=action),
+    )
+
+
+def render(hub: Hub, item: Render, account: Account, link: Link | None) -> Slot:
+    """Show the state."""
+    try:
+        session = hub.find(item.session, account, link)
+    except TurngymError as error:
+        return hub.refused(item.session, "", error)
+    return hub.start(
+        session,
+        lambda: work.render(_env_of(session), item.picture),
+        lambda shown, _: Reply(session.id, session.step_index, text=shown[0], png=shown[1]),
+    )
+
+
+def state(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
+    """Give the last reply again."""
+    try:
+        session = hub.find(item.session, account, link)
+    except TurngymError as error:
+        return hub.refused(item.session, "", error)
+    return _again(hub, session)
+
+
+def close(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
+    """End a session."""
+    try:
+        session = hub.find(item.session, account, link)
+    except TurngymError as error:
+        return hub.refused(item.session, "", error)
+    closing = hub.drop(session)
+    reply = Reply(session.id)
+    return reply if closing is None else asyncio.ensure_future(_after(closing, reply))
+
+
+async def _after(done: Awaitable[Any], reply: Reply) -> Reply:
+    await done
+    return reply
+
+
+def _env_of(session: Session) -> work.AnyEnv:
+    if session.env is None:
+        raise missing(session.id)
+    return session.env
+
+
+OPERATIONS: Mapping[str, Callable[[Hub, Any, Account, Link | None], Slot]] = {
+    "create": create,
+    "reset": reset,
+    "step": step,
+    "fork": fork,
+    "close": close,
+    "expert": expert,
+    "state": state,
+    "render": render,
+    "restore": restore,
+}
+"""Every operation but ``group``, which gives several replies for one item."""
