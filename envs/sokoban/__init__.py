@@ -1,0 +1,1 @@
+"""Sokoban: the environment (``env``), its rooms (``rooms``) and the shortest solutions (``solver``)."""
