@@ -1,0 +1,1 @@
+"""The client: environments of a hub, policies, rollouts and evaluation."""
