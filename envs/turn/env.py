@@ -184,7 +184,9 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             "plan": self._plan or "none yet",
             **self._last["prompt"],
         }
-        return render_prompt(self.style, self.turns, self.memory, fields)
+        messages = render_prompt(self.style, self.turns, self.memory, fields)
+        self._last["prompt"]["content"] = messages[-1]["content"]
+        return messages
 
     def wrap(self, action: str, thought: str = "") -> str:
         """Return a well-formed reply that takes ``action``."""

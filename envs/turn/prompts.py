@@ -163,10 +163,12 @@ def _system(style: PromptStyle) -> list[Message]:
 def _chat(style: PromptStyle, shown: Sequence[Turn], values: dict[str, Any]) -> list[Message]:
     messages = _system(style)
     for position, turn in enumerate(shown):
-        past = {**values, **turn.info["prompt"], "observation": turn.observation, "step": turn.index + 1}
-        # The first message shown carries the rules, also where older turns fell out of the memory.
-        template = style.first if position == 0 else style.later
-        messages.append(Message(role="user", content=template.format(**past)))
+        content = turn.info["prompt"]["content"]
+        if position == 0 and turn.index > 0:
+            # Older turns fell out of the memory: the first message shown must carry the rules.
+            past = {**values, **turn.info["prompt"], "observation": turn.observation, "step": turn.index + 1}
+            content = style.first.format(**past)
+        messages.append(Message(role="user", content=content))
         messages.append(Message(role="assistant", content=turn.completion.text))
     template = style.later if shown else style.first
     messages.append(Message(role="user", content=template.format(**values)))

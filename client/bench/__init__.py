@@ -1,0 +1,1 @@
+"""Speed and memory of environments, hub and client on this machine, as ratios to bare yardsticks."""
