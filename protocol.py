@@ -141,6 +141,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
         action: the expert's action (expert).
         text: the state as text (render).
         png: the state as a base64 PNG (render).
+        instructions: the rules as the player of this task must know them (render).
         error: RFC 9457 problem; then the other fields have no meaning.
     """
 
@@ -154,6 +155,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     action: str | None = None
     text: str | None = None
     png: str | None = None
+    instructions: str | None = None
     error: dict[str, Any] | None = None
 
 

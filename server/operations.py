@@ -302,8 +302,12 @@ def render(hub: Hub, item: Render, account: Account, link: Link | None) -> Slot:
     return hub.start(
         session,
         lambda: work.render(_env_of(session), item.picture),
-        lambda shown, _: Reply(session.id, session.step_index, text=shown[0], png=shown[1]),
+        lambda shown, _: _shown(session, *shown),
     )
+
+
+def _shown(session: Session, text: str, png: str | None, instructions: str) -> Reply:
+    return Reply(session.id, session.step_index, text=text, png=png, instructions=instructions)
 
 
 def state(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:

@@ -120,8 +120,8 @@ def expert(env: AnyEnv) -> str:
     return action
 
 
-def render(env: AnyEnv, picture: bool) -> tuple[str, str | None]:
-    """Return the state as text, and as a base64 PNG if asked for."""
+def render(env: AnyEnv, picture: bool) -> tuple[str, str | None, str]:
+    """Return the state as text, as a base64 PNG if asked for, and the rules."""
     check_begun(env, "render")
     inner = env if isinstance(env, TextEnv) else env.env
     # The mode is the caller's choice of this very call, whatever the environment was made with.
@@ -130,7 +130,8 @@ def render(env: AnyEnv, picture: bool) -> tuple[str, str | None]:
         text = str(inner.render())
     finally:
         inner.render_mode = mode
-    return text, base64.b64encode(png_bytes(inner.picture())).decode() if picture else None
+    png = base64.b64encode(png_bytes(inner.picture())).decode() if picture else None
+    return text, png, str(inner.instructions)
 
 
 def card(spec: EnvSpec) -> EnvCard:
