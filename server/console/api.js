@@ -87,11 +87,10 @@ export async function op(name, item) {
 let cards = null;
 
 /** The environments of the hub (asked once). */
-export async function environments() {
+export function environments() {
   cards ??= get("v1/envs").catch((problem) => {
     cards = null;
     throw problem;
   });
-  const answer = await cards;
-  return Array.isArray(answer) ? answer : answer.items ?? answer.envs;
+  return cards;
 }

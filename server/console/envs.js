@@ -19,7 +19,7 @@ export async function listView(root) {
   put(
     root,
     h("header", { class: "row" }, h("h1", null, "Environments"), h("span", { class: "muted" }, `${cards.length} served here`),
-      cards.length > 6 && h("input", { type: "search", "aria-label": "Search environments", placeholder: "Search", oninput: (event) => draw(event.currentTarget.value) })),
+      cards.length > 3 && h("input", { type: "search", "aria-label": "Search environments", placeholder: "Search", oninput: (event) => draw(event.currentTarget.value) })),
     grid,
   );
   draw("");

@@ -18,10 +18,9 @@ export function observationText(reply) {
   return reply.observation?.at(-1)?.content ?? "";
 }
 
-export class Game extends EventTarget {
+export class Game {
   /** `record` is what is stored; `reply` the hub's last reply. */
   constructor(record, reply) {
-    super();
     this.record = record;
     this.reply = reply;
     this.notice = "";
@@ -64,7 +63,7 @@ export class Game extends EventTarget {
     const card = await get(`v1/sessions/${encodeURIComponent(session)}`);
     const game = new Game(
       {
-        session, env: card.env, level: card.level ?? "text", config: null, turn: null, task: card.task, seed: card.seed,
+        session, env: card.env, level: card.level, config: null, turn: null, task: card.task, seed: card.seed,
         log: null, turns: [], game: session, label: "Main line", started: Date.now(),
       },
       reply,
@@ -186,7 +185,7 @@ export class Game extends EventTarget {
   }
 
   async expert() {
-    return (await this.call("expert", {})).action ?? null;
+    return (await this.call("expert", {})).action;
   }
 
   async render() {

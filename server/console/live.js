@@ -71,8 +71,7 @@ export async function liveView(root) {
         if (looks.length > SAMPLES) looks.shift();
         const begun = performance.now();
         if (begun >= sessionsDue) {
-          const answer = await get("v1/sessions");
-          sessions = answer.items ?? answer;
+          sessions = await get("v1/sessions");
           // A hub with very many sessions is asked for the list less often than for its counters.
           sessionsDue = begun + 20 * (performance.now() - begun);
         }
@@ -145,7 +144,7 @@ export async function liveView(root) {
     const row = (one) =>
       h("tr", null,
         h("th", { scope: "row", class: "session-id" }, h("a", { href: `#/play/${encodeURIComponent(one.env)}?session=${encodeURIComponent(one.session)}`, title: "Open in the player" }, one.session)),
-        [one.env, one.level ?? "text", one.task || "–", one.seed, one.step_index ?? 0, one.done ? badge("over") : badge("running", "good"), duration(one.age_s ?? 0), duration(one.idle_s ?? 0)].map((cell) => h("td", { class: typeof cell === "number" && "number" }, cell)),
+        [one.env, one.level, one.task || "–", one.seed, one.step_index, one.done ? badge("over") : badge("running", "good"), duration(one.age_s), duration(one.idle_s)].map((cell) => h("td", { class: typeof cell === "number" && "number" }, cell)),
         h("td", null, h("button", { type: "button", class: "small", onclick: (event) => close(event, one.session) }, "Close")));
     // A focused button would vanish under the hand of whoever is about to press it.
     if (list.contains(document.activeElement) && document.activeElement.matches("button:not(:disabled)")) return;

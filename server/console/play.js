@@ -43,7 +43,7 @@ export async function playView(root, { id, params, go }) {
 
 class PlayView {
   constructor(root, card, cards, params, go) {
-    Object.assign(this, { card, params, go, game: null, busy: false, hint: null, draft: "", search: "", problem: null, pictures: 0 });
+    Object.assign(this, { card, params, go, game: null, busy: false, hint: null, draft: "", search: "", problem: null });
     this.parts = Object.fromEntries(["problems", "board", "actions", "reply", "tools", "score", "transcript"].map((name) => [name, h("div", { class: `play-${name}` })]));
     this.status = h("p", { class: "sr-only", role: "status" });
     this.stage = h(
@@ -128,17 +128,17 @@ class PlayView {
   }
 
   async askExpert() {
-    this.hint = await this.game.expert();
-    if (this.hint === null) this.game.notice = "The expert knows no action here.";
-    if (this.turnLevel && this.hint !== null) this.draft = this.hint;
+    const advice = await this.game.expert();
+    if (this.turnLevel) this.draft = advice;
+    else this.hint = advice;
     await this.draw();
   }
 
   async pick(action) {
     if (!this.turnLevel) return this.act(action);
     // At turn level a button writes the action into the reply, which is then the player's to send.
-    const reply = withAction(this.draft, action) ?? withAction((await this.game.expert()) ?? "", action);
-    if (reply === null) this.game.notice = "The reply has no action block to put this into: write one as the prompt asks.";
+    const reply = withAction(this.draft, action) ?? (this.card.expert ? withAction(await this.game.expert(), action) : null);
+    if (reply === null) this.game.notice = "The reply has no action block to write this into: write one first, as the prompt asks.";
     else this.draft = reply;
     await this.draw();
     this.parts.reply.querySelector("textarea")?.focus();
@@ -188,19 +188,22 @@ class PlayView {
     const { game, card } = this;
     const { record, reply } = game;
     const text = observationText(reply);
-    const ticket = ++this.pictures;
-    let image = this.parts.board.querySelector("img");
+    let picture = null;
     if (card.pictures) {
-      const { png } = await game.render();
-      if (ticket !== this.pictures) return;
-      image ??= h("img", { class: "picture" });
-      image.alt = `Picture of the state. As text: ${text}`;
-      image.src = `data:image/png;base64,${png}`;
+      try {
+        const { png } = await game.render();
+        // The same element again: a new one would flicker.
+        picture = this.parts.board.querySelector("img") ?? h("img", { class: "picture" });
+        picture.alt = "Picture of the state";
+        picture.src = `data:image/png;base64,${png}`;
+      } catch (problem) {
+        picture = problemBox(problem);
+      }
     }
     put(
       this.parts.board,
       h("header", { class: "row" }, h("h2", null, `Task ${record.task}`), outcomeOf(reply), h("span", { class: "muted small" }, `noise seed ${record.seed}`)),
-      h("div", { class: "board" }, card.pictures && image, h("pre", { class: "observation", tabindex: "0" }, text)),
+      h("div", { class: "board" }, picture, h("pre", { class: "observation", tabindex: "0" }, text)),
       this.turnLevel && h("details", { class: "prompt", open: true }, h("summary", null, "Prompt for the next turn"), messageList(reply.observation)),
     );
   }
@@ -210,11 +213,10 @@ class PlayView {
     const admissible = game.reply.info?.admissible ?? [];
     const focused = document.activeElement?.dataset?.action;
     if (game.done) return put(parts.actions);
-    const hinted = this.turnLevel ? null : this.hint;
     const button = (action, position) =>
       h(
         "button",
-        { type: "button", class: `action-button ${action === hinted ? "hinted" : ""}`, "data-action": action, onclick: () => this.run(() => this.pick(action)) },
+        { type: "button", class: `action-button ${action === this.hint ? "hinted" : ""}`, "data-action": action, onclick: () => this.run(() => this.pick(action)) },
         action || "(empty)",
         position < 9 && admissible.length <= MANY && h("kbd", { "aria-hidden": "true" }, position + 1),
       );
@@ -289,7 +291,7 @@ class PlayView {
       game.done && h("p", { class: `verdict ${game.reply.info?.won ? "good" : ""}` }, verdict(game)),
       h("p", { class: "row tools" },
         card.expert && !this.turnLevel && button("Hint", () => this.askExpert(), !game.done),
-        this.hint !== null && !this.turnLevel && button(`Play “${this.hint}”`, () => this.act(this.hint)),
+        this.hint !== null && button(`Play “${this.hint}”`, () => this.act(this.hint)),
         button("Undo", () => this.undo(), game.canUndo, noUndo),
         button("Fork", async () => this.show(await game.fork())),
         button("Fork with new noise", async () => this.show(await game.fork(crypto.getRandomValues(new Uint32Array(1))[0]))),

@@ -64,7 +64,7 @@ export function viewerView(root) {
         { class: `drop ${files.length ? "compact" : ""}` },
         h("label", { for: "episodes-file" }, files.length ? "Open another file" : "Open an episodes.jsonl"),
         input,
-        h("span", { class: "muted" }, files.length ? `Open: ${files.join(", ")}` : "or drop files on this page. They are read here, in the browser; nothing is uploaded."),
+        h("span", { class: "muted" }, files.length ? `Open: ${files.join(", ")}` : "or drop files on this page: what `turngym eval` writes, or an episode saved in the player. Nothing is uploaded."),
         files.length > 0 && h("button", { type: "button", class: "small", onclick: clear }, "Close files"),
       ),
       ...state.problems.map((problem) => problemBox(problem)),
