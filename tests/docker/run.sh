@@ -87,7 +87,7 @@ passes "every episode was recorded" equal "$(cat "$work"/eval/episodes.jsonl | w
 [[ -s $work/eval/report.html ]] || fail "FAILED: there is no report"
 
 start=$SECONDS
-docker stop --time 30 "$container" >/dev/null
+docker stop -t 30 "$container" >/dev/null
 passes "SIGTERM ends it in time, without a kill ($((SECONDS - start)) s)" equal "$(inspect '{{.State.ExitCode}}')" 0
 echo "docker-test: passed on $(docker version --format '{{.Server.Version}}'), image of $(
   docker image inspect --format '{{.Size}}' "$TURNGYM_IMAGE" | awk '{printf "%.0f MB", $1 / 1e6}')"
