@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import closing
 from typing import Any
 
 from ..connect import connect, connect_async
@@ -17,10 +18,10 @@ def clients(seconds: float, count: int = 64) -> list[Row]:
     """Measure the synchronous, vectorised and asynchronous clients on the 1 KB echo."""
     rows: list[Row] = []
     with running(hub_command("echo")) as server:
-        with connect(server.url, "echo", max_steps=ENDLESS) as env:
+        with closing(connect(server.url, "echo", max_steps=ENDLESS)) as env:
             env.reset(seed=0)
             rows.append(_count("EnvClient.step, one session", 1, lambda: env.step("hello"), seconds))
-        with connect(server.url, "echo", n=count, max_steps=ENDLESS) as vector:
+        with closing(connect(server.url, "echo", n=count, max_steps=ENDLESS)) as vector:
             vector.reset(seed=0)
             actions = ("hello",) * count
             rows.append(_count(f"VectorClient.step, {count} sessions", count, lambda: vector.step(actions), seconds))

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--openenv-python",
         default=".venv-openenv/bin/python",
         metavar="PYTHON",
-        help="interpreter with openenv, for the stock server (make conformance sets it up; left out where it is missing)",
+        help="interpreter with openenv, for the stock server (`make conformance` sets it up; left out if missing)",
     )
     parser.add_argument("--out", metavar="FILE", help="write all numbers as JSON")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
