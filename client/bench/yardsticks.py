@@ -55,15 +55,21 @@ def bare() -> None:
 def stock() -> None:
     """Serve an echo on OpenEnv's server with its defaults."""
     import uvicorn
-    from openenv.core.env_server import Action, Environment, Observation, State, create_app
+    from openenv.core.env_server import (  # type: ignore[import-not-found]
+        Action,
+        Environment,
+        Observation,
+        State,
+        create_app,
+    )
 
-    class EchoAction(Action):
+    class EchoAction(Action):  # type: ignore[misc]
         action: str
 
-    class EchoObservation(Observation):
+    class EchoObservation(Observation):  # type: ignore[misc]
         text: str = ""
 
-    class Echo(Environment[EchoAction, EchoObservation, State]):
+    class Echo(Environment[EchoAction, EchoObservation, State]):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:
@@ -88,7 +94,7 @@ def stock() -> None:
 
 async def stock_client(url: str, sessions: int, seconds: float) -> dict[str, float]:
     """Drive a stock server with OpenEnv's own client, one task a session."""
-    from openenv.core import GenericEnvClient
+    from openenv.core import GenericEnvClient  # type: ignore[import-not-found]
 
     latencies: list[float] = []
     stop = asyncio.Event()
