@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from ..envs.core import TextEnv
-from ..envs.registry import get_spec, make
+from ..envs.registry import get_spec, make, specs
 from ..envs.turn.env import TurnEnv
+from ..errors import TurngymError
 from ..protocol import Level
 from ..records import Observation
 from .policies.base import AsyncEnv
+
+if TYPE_CHECKING:
+    from .hub import AsyncHub
 
 T = TypeVar("T")
 
@@ -40,24 +45,50 @@ class Wanted(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self, order="sorted")
 
 
-class Source(Protocol):
-    """Lends environments and lists their tasks."""
+class Source(abc.ABC):
+    """Lends environments and takes them back for the next episode, and tells what there is."""
 
-    async def tasks(self, wanted: Wanted, split: str) -> Sequence[str]:
-        """Return the task ids of a split."""
-        ...
+    def __init__(self) -> None:
+        self._idle: dict[bytes, list[AsyncEnv]] = {}
 
+    @abc.abstractmethod
+    async def envs(self) -> list[str]:
+        """Return the ids of the environments."""
+
+    @abc.abstractmethod
     async def style(self, env: str) -> str:
         """Return the environment's own prompt style."""
-        ...
 
-    def lend(self, wanted: Wanted) -> Any:
-        """Return an async context manager that gives an :class:`AsyncEnv`."""
-        ...
+    @abc.abstractmethod
+    async def size(self, wanted: Wanted, split: str) -> int:
+        """Return the number of tasks of a split; task i is called "split/i".
+
+        Raises:
+            UnknownTask: no such split.
+        """
+
+    @abc.abstractmethod
+    async def _make(self, wanted: Wanted) -> AsyncEnv: ...
+
+    @asynccontextmanager
+    async def lend(self, wanted: Wanted) -> AsyncIterator[AsyncEnv]:
+        """Lend an environment; one in whose use something failed is not lent again."""
+        idle = self._idle.setdefault(wanted.key, [])
+        env = idle.pop() if idle else await self._make(wanted)
+        try:
+            yield env
+        except BaseException:
+            with suppress(TurngymError):
+                await env.close()
+            raise
+        idle.append(env)
 
     async def aclose(self) -> None:
-        """Close everything."""
-        ...
+        """Close the environments that are not lent."""
+        for idle in self._idle.values():
+            while idle:
+                with suppress(TurngymError):
+                    await idle.pop().close()
 
 
 class LocalEnv:
@@ -92,45 +123,74 @@ class LocalEnv:
         await self._do(self.env.close)
 
 
-class LocalSource:
-    """Makes environments in this process and uses them again once an episode is over."""
+class LocalSource(Source):
+    """Makes environments in this process."""
 
-    def __init__(self) -> None:
-        self._idle: dict[bytes, list[LocalEnv]] = {}
+    async def envs(self) -> list[str]:
+        """Return the ids of the registry."""
+        return list(specs())
 
-    def _make(self, wanted: Wanted) -> LocalEnv:
+    async def style(self, env: str) -> str:
+        """Return the environment's own prompt style."""
+        return get_spec(env).style
+
+    async def size(self, wanted: Wanted, split: str) -> int:
+        """Return the number of tasks of a split."""
+        async with self.lend(wanted) as env:
+            assert isinstance(env, LocalEnv)
+            return len(env.env.tasks(split))
+
+    async def _make(self, wanted: Wanted) -> LocalEnv:
         spec = get_spec(wanted.env)
         env = make(wanted.env, **wanted.config)
         if wanted.level == "text":
             return LocalEnv(env, inline=spec.inline)
         return LocalEnv(TurnEnv(env, **{"style": spec.style, **wanted.turn}), inline=spec.inline)
 
-    async def tasks(self, wanted: Wanted, split: str) -> Sequence[str]:
-        """Return the task ids of a split."""
-        async with self.lend(wanted) as env:
-            return env.env.tasks(split)
+
+class HubSource(Source):
+    """Makes environments on a hub; all share one connection.
+
+    Args:
+        url: the hub's address.
+        **options: as for ``connect_async`` (API key, timeouts).
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__()
+        self._url = url
+        self._options = options
+        self._connecting = asyncio.Lock()
+        self._hub: AsyncHub | None = None
+
+    async def _connected(self) -> AsyncHub:
+        async with self._connecting:
+            if self._hub is None:
+                from .connect import connect_async
+
+                self._hub = await connect_async(self._url, **self._options)
+            return self._hub
+
+    async def envs(self) -> list[str]:
+        """Return the ids of the environments that the hub serves."""
+        return sorted(card.id for card in await (await self._connected()).envs())
 
     async def style(self, env: str) -> str:
         """Return the environment's own prompt style."""
-        return get_spec(env).style
+        return (await (await self._connected()).card(env)).style
 
-    @asynccontextmanager
-    async def lend(self, wanted: Wanted) -> AsyncIterator[LocalEnv]:
-        """Lend an environment; one that raised is not used again."""
-        idle = self._idle.setdefault(wanted.key, [])
-        env = idle.pop() if idle else self._make(wanted)
-        try:
-            yield env
-        except BaseException:
-            await env.close()
-            raise
-        idle.append(env)
+    async def size(self, wanted: Wanted, split: str) -> int:
+        """Return the number of tasks of a split."""
+        async with self.lend(wanted) as env:
+            return len(env.tasks(split))  # type: ignore[attr-defined]
+
+    async def _make(self, wanted: Wanted) -> AsyncEnv:
+        hub = await self._connected()
+        return await hub.make(wanted.env, level=wanted.level, turn=wanted.turn, **wanted.config)
 
     async def aclose(self) -> None:
-        """Close the environments that are not lent."""
-        for idle in self._idle.values():
-            while idle:
-                await idle.pop().close()
-
-
-__all__ = ["AsyncEnv", "LocalEnv", "LocalSource", "Source", "Wanted"]
+        """Close the sessions and the connection."""
+        if self._hub is not None:
+            hub, self._hub = self._hub, None
+            self._idle.clear()
+            await hub.aclose()

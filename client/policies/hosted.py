@@ -140,15 +140,11 @@ class HostedPolicy:
         if self.sampling.seed is not None:
             key = (self.sampling.seed, context.env, context.task, context.seed, context.attempt, context.turn)
             body["seed"] = int(stable_rng("sampling", *key).integers(2**31))
-        messages = [Message(role=m["role"], content=scrub(m["content"])) for m in context.messages]
+        messages: Any = [Message(role=m["role"], content=scrub(m["content"])) for m in context.messages]
         client, slots = self._connected()
         try:
             async with slots:
-                reply = await client.chat.completions.create(
-                    model=self.model,
-                    messages=messages,
-                    **body,  # type: ignore[arg-type]
-                )
+                reply = await client.chat.completions.create(model=self.model, messages=messages, **body)
         except openai.APIStatusError as error:
             if error.status_code in (400, 413, 422) and _OVERFLOW.search(error.response.text):
                 return Completion(text="", finish_reason=OVERFLOW)
