@@ -68,6 +68,10 @@ class Source(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def instructions(self, wanted: Wanted) -> str:
+        """Return the rules as a player must know them."""
+
+    @abc.abstractmethod
     async def _make(self, wanted: Wanted) -> AsyncEnv: ...
 
     @asynccontextmanager
@@ -140,6 +144,12 @@ class LocalSource(Source):
             assert isinstance(env, LocalEnv)
             return len(env.env.tasks(split))
 
+    async def instructions(self, wanted: Wanted) -> str:
+        """Return the rules as a player must know them."""
+        async with self.lend(wanted) as env:
+            assert isinstance(env, LocalEnv)
+            return env.env.instructions
+
     async def _make(self, wanted: Wanted) -> LocalEnv:
         spec = get_spec(wanted.env)
         env = make(wanted.env, **wanted.config)
@@ -183,6 +193,10 @@ class HubSource(Source):
         """Return the number of tasks of a split."""
         async with self.lend(wanted) as env:
             return len(env.tasks(split))  # type: ignore[attr-defined]
+
+    async def instructions(self, wanted: Wanted) -> str:
+        """Return the rules as a player must know them, with the environment's default settings."""
+        return (await (await self._connected()).card(wanted.env)).instructions
 
     async def _make(self, wanted: Wanted) -> AsyncEnv:
         hub = await self._connected()

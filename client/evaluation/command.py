@@ -157,8 +157,8 @@ def plan_of(args: argparse.Namespace) -> EvalPlan:
     if args.keep_prompts:
         changes["keep_prompts"] = True
     turn = {name: getattr(args, name) for name in ("style", "max_turns", "memory") if getattr(args, name) is not None}
-    changes["turn"] = {**plan.turn, **_pairs("--turn", args.turn), **turn}
-    changes["config"] = {**plan.config, **_pairs("--config", args.config)}
+    changes["turn"] = {**plan.turn, **pairs("--turn", args.turn), **turn}
+    changes["config"] = {**plan.config, **pairs("--config", args.config)}
     changes["sampling"] = {**msgspec.to_builtins(plan.sampling), **_sampling(args)}
     if policies := _policies(args):
         changes["policies"] = policies
@@ -188,7 +188,7 @@ def _sampling(args: argparse.Namespace) -> dict[str, Any]:
     if args.logprobs:
         values["logprobs"] = True
     if args.body:
-        values["extra"] = _pairs("--body", args.body)
+        values["extra"] = pairs("--body", args.body)
     return values
 
 
@@ -216,8 +216,12 @@ def _listed(values: Sequence[str] | None) -> list[str]:
     return [name.strip() for value in values or [] for name in value.split(",") if name.strip()]
 
 
-def _pairs(option: str, values: Sequence[str] | None) -> dict[str, Any]:
-    """Read ``key=value`` words; a value is JSON where it reads as JSON, else text."""
+def pairs(option: str, values: Sequence[str] | None) -> dict[str, Any]:
+    """Return ``key=value`` words as a dictionary; a value is JSON where it reads as JSON, else text.
+
+    Raises:
+        InvalidRequest: a word has another form; ``option`` names where it stood.
+    """
     pairs: dict[str, Any] = {}
     for word in values or []:
         key, sign, text = word.partition("=")

@@ -208,7 +208,9 @@ def write_results(folder: RunFolder, plan: ResolvedPlan, notes: list[str]) -> Re
     Raises:
         RecordError: the records cannot be read, or the disk refused.
     """
-    summaries = folder.summaries()
+    # In the plan's order and not that of finishing, so that equal episodes give equal numbers and intervals.
+    found = {summary.id: summary for summary in folder.summaries()}
+    summaries = [found[job.id] for job in plan.jobs() if job.id in found]
     done = sum(not summary.failed for summary in summaries)
     results = Results(folder.path, plan, rows(summaries), missing=plan.total - done, notes=[*_sizes(plan), *notes])
     if results.missing:

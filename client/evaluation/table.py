@@ -53,7 +53,9 @@ def heading(name: str, rows: Sequence[Row]) -> str:
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
     """Print one line per environment and policy, with as many columns as the console is wide."""
-    own = sorted((row for row in rows if row.by == "env"), key=lambda row: row.env)
+    own = [row for row in rows if row.by == "env"]
+    order = list(dict.fromkeys(row.env for row in own))
+    own.sort(key=lambda row: order.index(row.env))
     if not own:
         return
     columns = columns_of(own)

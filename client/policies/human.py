@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from ...errors import PolicyFailed
@@ -14,7 +15,46 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUIT = ("q", "quit", "exit")
+QUIT_TEXT = "The player quit."
 SHOWN_ACTIONS = 40
+
+
+class Lines:
+    """Reads lines from a terminal, pipe or file without blocking the event loop or holding up an interrupt.
+
+    Args:
+        fd: file descriptor; standard input by default.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = sys.stdin.fileno() if fd is None else fd
+        self._buffer = b""
+
+    async def next(self) -> str | None:
+        """Return the next line without its end, None at the end of the input."""
+        while b"\n" not in self._buffer:
+            await self._ready()
+            data = os.read(self._fd, 4096)
+            if not data:
+                break
+            self._buffer += data
+        line, _, rest = self._buffer.partition(b"\n")
+        if not line and not rest and not self._buffer:
+            return None
+        self._buffer = rest
+        return line.decode("utf-8", "replace")
+
+    async def _ready(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(self._fd, ready.set)
+        except PermissionError:
+            return  # a regular file is always ready
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self._fd)
 
 
 class HumanPolicy(BasePolicy):
@@ -26,17 +66,15 @@ class HumanPolicy(BasePolicy):
     Args:
         name: name in records.
         console: where to show; the terminal by default.
-        ask: reads one line, given a prompt; ``input`` by default.
+        lines: where lines come from; standard input by default.
     """
 
-    def __init__(
-        self, name: str = "human", *, console: Console | None = None, ask: Callable[[str], str] | None = None
-    ) -> None:
+    def __init__(self, name: str = "human", *, console: Console | None = None, lines: Lines | None = None) -> None:
         from rich.console import Console
 
         self.name = name
         self.console = console or Console()
-        self._ask = ask or input
+        self._lines = lines
 
     async def act(self, context: Context) -> Completion:
         """Return what the person typed.
@@ -45,20 +83,15 @@ class HumanPolicy(BasePolicy):
             PolicyFailed: the person quit.
         """
         self._show(context)
-        # Reading blocks: in a thread, so that a live connection to the hub is kept up meanwhile.
-        line = await asyncio.to_thread(self._read)
+        self._lines = self._lines or Lines()
+        line = await self._lines.next()
+        line = None if line is None else line.strip()
         if line is None or line.lower() in QUIT:
-            raise PolicyFailed("The player quit.")
+            raise PolicyFailed(QUIT_TEXT)
         admissible = context.admissible
         if line.isascii() and line.isdigit() and line not in admissible and 1 <= int(line) <= len(admissible):
             line = admissible[int(line) - 1]
         return Completion(text=context.reply(line))
-
-    def _read(self) -> str | None:
-        try:
-            return self._ask("> ").strip()
-        except EOFError:
-            return None
 
     def _show(self, context: Context) -> None:
         from rich.panel import Panel
@@ -71,3 +104,4 @@ class HumanPolicy(BasePolicy):
         more = len(admissible) - SHOWN_ACTIONS
         if listed:
             self.console.print(Text(listed + (f"   … and {more} more" if more > 0 else ""), style="dim"))
+        self.console.print("> ", end="")
