@@ -147,6 +147,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     separator: ClassVar[str | None] = None
     expert_success: ClassVar[float] = 0.0
     """Share of test tasks that ``expert`` wins at least; 0 where there is no expert."""
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """Least and greatest reward of one ``step`` under the default settings; declared to OpenEnv."""
     default_max_steps: ClassVar[int] = 100
 
     def __init__(

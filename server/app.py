@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from fastapi import FastAPI
-from starlette.routing import WebSocketRoute
 
 from .. import __version__
-from ..protocol import ITEMS, PREFIX
-from . import listings, native, problems
+from . import listings, native, openenv_routes, problems
 from .auth import Keyring
+from .console import routes as console
 from .gate import Gate
 from .hub import Hub
+from .schemas import Api
 from .settings import HubSettings
 
 
@@ -23,6 +22,9 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
 
     Args:
         settings: see :class:`HubSettings`; None for the defaults.
+
+    Raises:
+        InvalidRequest: an environment's id is a path that the hub needs itself.
     """
     settings = settings or HubSettings()
     keyring = Keyring(settings.api_keys)
@@ -34,12 +36,22 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
         yield
         await hub.close()
 
-    app = FastAPI(title="turngym", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="turngym",
+        version=__version__,
+        summary="Multi-turn text environments: many sessions in one request under /v1, OpenEnv under /{env}.",
+        lifespan=lifespan,
+        docs_url=None,  # Swagger's page loads its scripts from elsewhere
+        redoc_url=None,
+    )
     app.state.hub = hub
     problems.install(app)
-    for op in ITEMS:
-        app.add_api_route(f"{PREFIX}/{op}", partial(native.serve_http, hub, op), methods=["POST"])
-    app.router.routes.append(WebSocketRoute(f"{PREFIX}/ws", native.NativeSocket(hub)))
-    listings.mount(app, hub)
-    app.add_middleware(Gate, keyring=keyring, max_body_bytes=settings.max_body_bytes)
+    api = Api(app, keys=bool(settings.api_keys))
+    console.mount(app, hub)
+    listings.mount(api, hub)
+    native.mount(api, hub)
+    openenv_routes.mount(api, hub)  # last: its paths start with a parameter
+    app.add_middleware(
+        Gate, keyring=keyring, max_body_bytes=settings.max_body_bytes, open_paths=frozenset(console.PAGES)
+    )
     return app

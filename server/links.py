@@ -37,12 +37,13 @@ class SocketLink:
 
     Args:
         hub: where it is listed while it is open.
-        handle: makes the answer to a message: bytes at once, or something to await. May raise :class:`Hangup`.
+        handle: makes the answer to a message: bytes at once, or something to await; None for no answer. May raise
+            :class:`Hangup`.
         serial: a message is handled only when the one before is answered.
     """
 
     def __init__(
-        self, hub: Hub, handle: Callable[[bytes | str], bytes | Awaitable[bytes]], *, serial: bool = False
+        self, hub: Hub, handle: Callable[[bytes | str], bytes | Awaitable[bytes | None] | None], *, serial: bool = False
     ) -> None:
         self.open = True
         self._hub = hub
@@ -59,9 +60,20 @@ class SocketLink:
         """Whether every message was answered."""
         return not self._under_way
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read and answer until the peer or the hub closes the (accepted) socket."""
+    async def serve(
+        self, scope: Scope, receive: Receive, send: Send, first: Awaitable[bytes | None] | None = None
+    ) -> None:
+        """Read and answer until the peer or the hub closes the (accepted) socket.
+
+        Args:
+            scope: of the connection.
+            receive: of the connection.
+            send: of the connection.
+            first: awaited (and sent, if it gives bytes) before a serial socket's first message is handled.
+        """
         self._send = send
+        if first is not None:
+            self._begin(first)
         direct = scope.get("extensions", {}).get(EXTENSION)
         if isinstance(direct, DirectWebSocket) and direct.hand_over(self.take):
             self._direct = direct
@@ -94,17 +106,23 @@ class SocketLink:
         except Hangup as hangup:
             self._hang_up(hangup)
             return
+        if answer is None:
+            return
         if isinstance(answer, bytes) and self._direct is not None:
             self._direct.send_text(answer)
             return
+        self._begin(answer)
+
+    def _begin(self, answer: bytes | Awaitable[bytes | None] | None) -> None:
         task = asyncio.get_running_loop().create_task(self._finish(answer))
         self._under_way.add(task)
         task.add_done_callback(self._finished)
 
-    async def _finish(self, answer: bytes | Awaitable[bytes]) -> None:
+    async def _finish(self, answer: bytes | Awaitable[bytes | None] | None) -> None:
         try:
-            payload = answer if isinstance(answer, bytes) else await answer
-            await self._say(payload)
+            payload = answer if isinstance(answer, bytes) or answer is None else await answer
+            if payload is not None:
+                await self._say(payload)
         except Hangup as hangup:
             self._hang_up(hangup)
 

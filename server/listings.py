@@ -5,85 +5,125 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 
 from .. import __version__
 from ..envs.core import shown
-from ..errors import Draining, InvalidRequest
-from ..protocol import MAX_ITEMS, PREFIX, TaskPage
+from ..errors import Draining, InvalidRequest, SessionNotFound, UnknownEnvironment, UnknownTask
+from ..protocol import MAX_ITEMS, PREFIX, EnvCard, SessionCard, TaskPage
 from .gate import ACCOUNT
 from .hub import Hub
 from .metrics import registry_of
+from .native import encode_json
+from .schemas import Api, Parameter
 from .sessions import Account, missing
 
-JSON = "application/json"
+TASKS_PER_PAGE = 256
 
 
 def json_response(value: Any) -> Response:
     """Encode structs and plain values."""
-    return Response(msgspec.json.encode(value), media_type=JSON)
+    return Response(encode_json(value), media_type="application/json")
 
 
-def mount(app: FastAPI, hub: Hub) -> None:
+def mount(api: Api, hub: Hub) -> None:
     """Add the listing routes."""
-    registry = registry_of(hub)
-
-    async def health(request: Request) -> Response:
-        """Say that the process lives."""
-        return json_response({"status": "healthy", "version": __version__})
-
-    async def ready(request: Request) -> Response:
-        """Say whether new sessions are taken."""
-        if hub.draining:
-            raise Draining("The hub shuts down.", hint="Use another hub.")
-        return json_response({"status": "ready"})
-
-    async def metrics(request: Request) -> Response:
-        """Give the counters in the Prometheus text format."""
-        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def envs(request: Request) -> Response:
-        """List the environments."""
         return json_response([await hub.card(env_id) for env_id in hub.specs])
 
     async def env(request: Request) -> Response:
-        """Describe one environment."""
         return json_response(await hub.card(request.path_params["env"]))
 
     async def tasks(request: Request) -> Response:
-        """List task ids of a split, a page at a time."""
         query = request.query_params
         split = query.get("split", "test")
         every = await hub.tasks(request.path_params["env"], split)
         start = _number(query.get("start"), "start", 0)
-        stop = _number(query.get("stop"), "stop", start + 256)
+        stop = _number(query.get("stop"), "stop", start + TASKS_PER_PAGE)
         if stop - start > MAX_ITEMS:
             raise InvalidRequest(f"{stop - start} tasks in one page.", hint=f"Ask for at most {MAX_ITEMS}.")
         return json_response(TaskPage(split, start, len(every), list(every[start:stop])))
 
     async def sessions(request: Request) -> Response:
-        """List the sessions of the caller's key."""
         return json_response(hub.cards(request.scope[ACCOUNT]))
 
     async def session(request: Request) -> Response:
-        """Describe one session."""
         account: Account = request.scope[ACCOUNT]
         found = account.sessions.get(request.path_params["session"])
         if found is None:
             raise missing(request.path_params["session"])
         return json_response(found.card(time.monotonic()))
 
-    app.get("/health")(health)
-    app.get("/ready")(ready)
-    app.get("/metrics")(metrics)
-    app.get(f"{PREFIX}/envs")(envs)
-    app.get(f"{PREFIX}/envs/{{env}}")(env)
-    app.get(f"{PREFIX}/envs/{{env}}/tasks")(tasks)
-    app.get(f"{PREFIX}/sessions")(sessions)
-    app.get(f"{PREFIX}/sessions/{{session}}")(session)
+    which = Parameter("env", "path", {"type": "string", "enum": list(hub.specs)}, "Environment id.")
+    number = {"type": "integer", "minimum": 0, "maximum": 10**9}
+    page = [
+        which,
+        Parameter("split", "query", {"type": "string", "default": "test"}),
+        Parameter("start", "query", {**number, "default": 0}, "First task."),
+        Parameter("stop", "query", number, f"Task to stop before; default start + {TASKS_PER_PAGE}."),
+    ]
+    one = Parameter("session", "path", {"type": "string"}, "Session id.")
+    unknown = (UnknownEnvironment,)
+    root = f"{PREFIX}/envs"
+    api.add("GET", root, envs, "List the environments", answer=list[EnvCard])
+    api.add(
+        "GET", f"{root}/{{env}}", env, "Describe one environment", answer=EnvCard, parameters=[which], errors=unknown
+    )
+    api.add(
+        "GET",
+        f"{root}/{{env}}/tasks",
+        tasks,
+        "List task ids of a split, a page at a time",
+        answer=TaskPage,
+        parameters=page,
+        errors=(*unknown, UnknownTask, InvalidRequest),
+    )
+    api.add("GET", f"{PREFIX}/sessions", sessions, "List the sessions of the caller's key", answer=list[SessionCard])
+    api.add(
+        "GET",
+        f"{PREFIX}/sessions/{{session}}",
+        session,
+        "Describe one session",
+        answer=SessionCard,
+        parameters=[one],
+        errors=(SessionNotFound,),
+    )
+    _mount_service(api, hub)
+
+
+def _mount_service(api: Api, hub: Hub) -> None:
+    registry = registry_of(hub)
+
+    async def health(request: Request) -> Response:
+        return json_response({"status": "healthy", "version": __version__})
+
+    async def ready(request: Request) -> Response:
+        if hub.draining:
+            raise Draining("The hub shuts down.", hint="Use another hub.")
+        return json_response({"status": "ready"})
+
+    async def metrics(request: Request) -> Response:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    text = {"type": "string"}
+    status = {"type": "object", "properties": {"status": text}, "required": ["status"]}
+    api.add("GET", "/health", health, "Say that the process lives", answer=status, tag="service", locked=False)
+    api.add(
+        "GET",
+        "/ready",
+        ready,
+        "Say whether new sessions are taken",
+        answer=status,
+        errors=(Draining,),
+        tag="service",
+        locked=False,
+    )
+    api.add(
+        "GET", "/metrics", metrics, "Give the counters for Prometheus", answer=text, media="text/plain", tag="service"
+    )
 
 
 def _number(text: str | None, name: str, default: int) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from starlette.routing import WebSocketRoute
 
 from ..envs.core import shown
-from ..errors import EnvironmentFailed, InvalidRequest, TurngymError, nearest
-from ..protocol import ITEMS, Answer, Frame, Reply
+from ..errors import Draining, EnvironmentFailed, InvalidRequest, TurngymError, nearest
+from ..protocol import ITEMS, PREFIX, Answer, Frame, Reply
 from ..records import scrub_tree
 from .gate import ACCOUNT
 from .hub import Hub
 from .links import Receive, Scope, Send, SocketLink
+from .schemas import Api
 from .sessions import Account
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -39,6 +42,26 @@ def _plain(value: Any) -> Any:
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
+def encode_json(value: Any) -> bytes:
+    """Encode structs and plain values; characters that JSON cannot carry are replaced.
+
+    Raises:
+        EnvironmentFailed: an environment put something into its info that is no JSON.
+    """
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(scrub_tree(msgspec.to_builtins(value, enc_hook=_plain)))
+    except Exception as error:
+        raise _no_json(error) from error
+
+
+def _no_json(error: Exception) -> EnvironmentFailed:
+    return EnvironmentFailed(
+        f"The environment's reply is no JSON: {shown(str(error), 200)}.", hint="Correct the environment's info."
+    )
+
+
 def encode_answer(hub: Hub, answer: Answer, account: Account) -> bytes:
     """Encode an answer; a reply that cannot be encoded becomes a failure of its environment."""
     try:
@@ -60,7 +83,7 @@ def _encodable(hub: Hub, reply: Reply, account: Account) -> Reply:
         return clean
     except Exception as error:
         session = account.sessions.get(reply.session)
-        failure = EnvironmentFailed(f"The reply is no JSON: {shown(str(error), 200)}.", hint="The session is closed.")
+        failure = _no_json(error)
         return Reply(reply.session, error=failure.to_problem()) if session is None else hub.failed(session, failure)
 
 
@@ -82,6 +105,35 @@ async def serve_http(hub: Hub, op: str, request: Request) -> Response:
     if not isinstance(replies, list):
         replies = await replies
     return Response(encode_answer(hub, Answer(replies), account), media_type="application/json")
+
+
+def mount(api: Api, hub: Hub) -> None:
+    """Add the routes of the native protocol."""
+    for op, body in BODIES.items():
+        api.add(
+            "POST",
+            f"{PREFIX}/{op}",
+            partial(serve_http, hub, op),
+            f"{_SUMMARIES[op]}; one reply an item",
+            answer=Answer,
+            body=body,
+            errors=(InvalidRequest, Draining),
+        )
+    api.app.router.routes.append(WebSocketRoute(f"{PREFIX}/ws", NativeSocket(hub)))
+
+
+_SUMMARIES = {
+    "create": "Make sessions",
+    "reset": "Start episodes",
+    "step": "Act",
+    "fork": "Copy sessions in their current state",
+    "close": "End sessions",
+    "expert": "Ask the experts for the next actions",
+    "state": "Give the last replies again",
+    "render": "Show the states",
+    "group": "Make sessions of one task",
+    "restore": "Rebuild sessions by replay",
+}
 
 
 class NativeSocket:
