@@ -29,6 +29,8 @@ class StepInfo(TypedDict, total=False):
     ``reset`` fills the first block; ``step`` both. Environments may add further keys.
     """
 
+    task_type: str  # kind of the task, for tables; ``reset`` only, and only where there are several kinds
+
     task: str  # canonical task id, "split/index"
     seed: int  # seed of the noise; with task and actions it rebuilds the episode
     step: int  # environment actions so far
@@ -259,7 +261,10 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self.done = False
         self._begin(split, index)
         observation = self._observe()
-        return observation, self._info(observation)
+        info = self._info(observation)
+        if kind := self.task_type():
+            info["task_type"] = kind
+        return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Execute one action, or several joined by ``separator``.
