@@ -119,9 +119,10 @@ def histogram(counts: Mapping[str, Mapping[int, int]], x_label: str, *, most_bin
     bins = math.ceil(last / width)
     place = (right - left) / bins
     shares = {name: _binned(own, width, bins) for name, own in counts.items()}
-    highest = max((max(own) for own in shares.values()), default=0.0) or 1.0
+    highest = max((max(own) for own in shares.values()), default=0.0)
+    highest = next(top for top in (0.04, 0.08, 0.2, 0.4, 0.6, 0.8, 1.0) if top >= min(highest, 1.0))
     parts = [_grid(left, right, top, bottom, highest)]
-    thick = max((place - min(4.0, place * 0.2)) / max(len(counts), 1), 1.0)
+    thick = min(max((place - min(4.0, place * 0.2)) / max(len(counts), 1), 1.0), 28.0)
     for row, (name, own) in enumerate(shares.items()):
         rects = []
         for index, share in enumerate(own):
@@ -130,7 +131,7 @@ def histogram(counts: Mapping[str, Mapping[int, int]], x_label: str, *, most_bin
             tall = share / highest * (bottom - top)
             what = f"{index * width + 1}" if width == 1 else f"{index * width + 1} to {(index + 1) * width}"
             title = f"{name}: {what} {x_label}, {share:.1%} of episodes"
-            x = left + index * place + 1 + row * thick
+            x = left + (index + 0.5) * place + (row - len(shares) / 2) * thick
             rects.append(
                 f'<rect class="fill" x="{x:.1f}" y="{bottom - tall:.1f}" width="{max(thick - 0.6, 0.8):.1f}" '
                 f'height="{tall:.1f}"><title>{escape(title)}</title></rect>'

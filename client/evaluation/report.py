@@ -237,7 +237,7 @@ def _charts(rows: Sequence[Row], summaries: Sequence[Summary], policies: Sequenc
     for (title, text), panels in sections.items():
         cards = "".join(f"<figure><figcaption>{escape(env)}</figcaption>{svg}</figure>" for env, svg in panels.items())
         parts.append(
-            f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p><div class='panels'>{cards}</div></section>"
+            f"<section><h2>{escape(title)}</h2><p>{text}</p><div class='panels'>{cards}</div></section>"
         )
     return "".join(parts)
 
@@ -259,12 +259,14 @@ def _charts_of(
         curves = {policy: [(float(k), share) for k, share in row.pass_at.items()] for policy, row in rows.items()}
         sections[attempts][env] = charts.lines(curves, "attempts", steps=False)
     budget = ("Success against turn budget", "Share of episodes solved within so many turns.")
-    if any(own for own in played.values()):
+    # Where everything takes one turn there is nothing to see.
+    if any(summary.turns > 1 for own in played.values() for summary in own):
         sections[budget][env] = charts.lines(budgets(played), "turns", steps=True)
         turns = ("Turns", "How many turns episodes took.")
         sections[turns][env] = charts.histogram(
             {policy: Counter(summary.turns for summary in own) for policy, own in played.items()}, "turns"
         )
+    if any(played.values()):
         reward = ("Reward", "Reward per episode by component; “env” is the environment's own.")
         sections[reward][env] = charts.components({policy: row.components for policy, row in rows.items()})
 
