@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..envs.core import Tasks, Text, check_seed
 from ..errors import UnknownTask, Unsupported, nearest
 from ..protocol import EnvCard, Fork, Level, Render, Reply, Target
-from ..records import Completion, Observation, StepResult
+from ..records import Completion, Observation, StepResult, Turn
 from .loop import LoopThread
 from .picture import read_png
 from .session import Session, action_text, checked, start_of, step_result
@@ -33,6 +33,7 @@ class AsyncEnvClient:
         card: description of the environment.
         session: what is known of the session.
         owns_hub: closing this closes the hub's connection.
+        turns: turn level: the turns of this episode, as ``TurnEnv.turns``.
     """
 
     def __init__(self, hub: AsyncHub, card: EnvCard, session: Session) -> None:
@@ -40,6 +41,8 @@ class AsyncEnvClient:
         self.card = card
         self.session = session
         self.owns_hub = False
+        self.turns: list[Turn] = []
+        self._text = ""
 
     # What is known without asking ------------------------------------------------------------------
 
@@ -89,6 +92,18 @@ class AsyncEnvClient:
         mode = self.session.origin.config.get("render_mode")
         return None if mode is None else str(mode)
 
+    def task_type(self) -> str:
+        """Return the kind of the current task, as the info of the reset told it; "" where there is only one."""
+        return self.session.task_type
+
+    def wrap(self, action: str, thought: str = "") -> str:
+        """Return ``action`` as this level wants it: bare, or in a well-formed reply of the prompt style."""
+        if self.level == "text":
+            return action
+        from ..envs.turn.prompts import get_style
+
+        return get_style(self.session.origin.turn.get("style", self.card.style)).wrap(action, thought)
+
     def tasks(self, split: str = "test") -> Sequence[str]:
         """Return the task ids of a split.
 
@@ -111,6 +126,8 @@ class AsyncEnvClient:
         """
         (result,) = await self.hub.reset({self.session: start_of(seed, options)})
         result = _result(result)
+        self.turns = []
+        self._text = result.info.get("observation", "")
         return result.observation, result.info
 
     async def step(self, action: str | Completion) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -120,18 +137,35 @@ class AsyncEnvClient:
             ServerUnavailable: the hub did not answer; calling again with the same action does not act twice.
             ReplayDiverged: the hub lost the session, and a replay led elsewhere.
         """
-        (result,) = await self.hub.step({self.session: action_text(action)})
+        text, anchor = action_text(action), self.session.anchor
+        (result,) = await self.hub.step({self.session: text})
         result = _result(result)
+        if self.level == "turn":
+            completion = action if isinstance(action, Completion) else Completion(text)
+            note_turn(self.turns, self._text, anchor, completion, result)
+            self._text = result.info["observation"]
         return result.observation, result.reward, result.terminated, result.truncated, result.info
 
     async def fork(self, seed: int | None = None) -> AsyncEnvClient:
         """Return an independent copy in the current state; ``seed`` as for ``TextEnv.fork``."""
-        return AsyncEnvClient(self.hub, self.card, await self.hub.fork(self.session, seed))
+        twin = AsyncEnvClient(self.hub, self.card, await self.hub.fork(self.session, seed))
+        twin.turns, twin._text = list(self.turns), self._text
+        return twin
 
     async def reseed(self, seed: int) -> None:
         """Restart the noise from ``seed`` in the middle of an episode; the state stays."""
         old, self.session = self.session, await self.hub.fork(self.session, check_seed(seed))
         await self.hub.close([old])
+
+    async def instructions(self) -> str:
+        """Return the rules as a player of the current task must know them.
+
+        Raises:
+            NotReset: they may depend on the settings or the task, and there was no reset.
+        """
+        if not self.session.task and not self.session.origin.config and self.card.instructions:
+            return self.card.instructions
+        return (await self._ask("render", Render(self.session.id))).instructions or ""
 
     async def expert_action(self) -> str | None:
         """Return a good next action (a complete reply at turn level), None where no expert is known."""
@@ -255,6 +289,16 @@ class EnvClient(gymnasium.Env[Any, str]):
         return self.remote.separator
 
     @property
+    def turns(self) -> list[Turn]:
+        """Turn level: the turns of this episode, as ``TurnEnv.turns``."""
+        return self.remote.turns
+
+    @property
+    def instructions(self) -> str:
+        """The rules as a player of the current task must know them."""
+        return self._thread.run(self.remote.instructions())
+
+    @property
     def rebuilt(self) -> int:
         """Sessions of this connection that were rebuilt by replay so far."""
         return self.remote.hub.rebuilt
@@ -262,6 +306,14 @@ class EnvClient(gymnasium.Env[Any, str]):
     def tasks(self, split: str = "test") -> Sequence[str]:
         """Return the task ids of a split; see ``TextEnv.tasks``."""
         return self.remote.tasks(split)
+
+    def task_type(self) -> str:
+        """Return the kind of the current task; "" where there is only one."""
+        return self.remote.task_type()
+
+    def wrap(self, action: str, thought: str = "") -> str:
+        """Return ``action`` as this level wants it: bare, or in a well-formed reply of the prompt style."""
+        return self.remote.wrap(action, thought)
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see :meth:`AsyncEnvClient.reset`."""
@@ -324,6 +376,40 @@ def observation_space(level: Level) -> gymnasium.Space[Any]:
     from ..envs.turn.env import ChatSpace
 
     return ChatSpace()
+
+
+def note_turn(turns: list[Turn], observation: str, anchor: str, completion: Completion, result: StepResult) -> None:
+    """Append the turn that led to ``result``, and take over what the hooks rewrote in earlier ones.
+
+    Args:
+        turns: the turns before.
+        observation: raw observation before the turn.
+        anchor: key of the state before the turn.
+        completion: the reply that was sent.
+        result: what the turn level made of it; its info is described in ``docs/protocol.md``.
+    """
+    from ..envs.turn.hooks import revise
+
+    info = result.info
+    turn = Turn(
+        index=len(turns),
+        observation=observation,
+        completion=completion,
+        action=info["action"],
+        anchor=anchor,
+        next_anchor=info["anchor"],
+        action_valid=info["action_valid"],
+        format_valid=info["format_valid"],
+        void=info["void"],
+        tag=info["tag"],
+        reward=result.reward,
+        rewards=dict(info["rewards"]),
+        steps=info["steps"],
+    )
+    turns.append(turn)
+    for index, components in info["revised"].items():
+        for name, value in components.items():
+            turns[int(index)] = revise(turns[int(index)], name, value)
 
 
 def picture_of(reply: Reply) -> NDArray[np.uint8]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,15 @@ from gymnasium.vector import AutoresetMode
 
 from ..envs.core import check_seed
 from ..envs.vector import Start, VectorCore
-from ..errors import ServerUnavailable, SessionBusy, SessionNotFound, TurngymError, UnknownEnvironment, from_problem
+from ..errors import (
+    ReplayDiverged,
+    ServerUnavailable,
+    SessionBusy,
+    SessionNotFound,
+    TurngymError,
+    UnknownEnvironment,
+    from_problem,
+)
 from ..protocol import (
     MAX_ITEMS,
     PREFIX,
@@ -233,34 +242,30 @@ class AsyncHub:
             [session.id for session in sessions],
         )
         replies = await self._ask("group", [item], n)
-        self._adopt(sessions, replies)
+        await self._adopt(sessions, replies)
         core.began([session.began(reply) for session, reply in zip(sessions, replies, strict=True)])
         return AsyncVectorClient(self, card, sessions, core)
 
     async def _create(self, origin: Origin, n: int) -> list[Session]:
         sessions = [Session(origin) for _ in range(n)]
         replies = await self._ask("create", [session.create_item() for session in sessions])
-        return self._adopt(sessions, replies)
+        return await self._adopt(sessions, replies)
 
-    def _adopt(self, sessions: list[Session], replies: list[Reply]) -> list[Session]:
+    async def _adopt(self, sessions: list[Session], replies: list[Reply]) -> list[Session]:
         """Own the sessions that were made; if some were not, close the others and raise."""
-        for session, reply in zip(sessions, replies, strict=True):
-            if reply.error is None:
-                self._own(session)
+        made = [session for session, reply in zip(sessions, replies, strict=True) if reply.error is None]
+        if len(made) < len(sessions):
+            await self._wire.request("close", [Target(session.id) for session in made])
         for reply in replies:
-            if reply.error is not None:
-                for session in sessions:
-                    self._drop(session.id)
-                checked(reply)
+            checked(reply)
+        for session in sessions:
+            self._own(session)
         return sessions
 
     def _own(self, session: Session) -> None:
         self._ids.add(session.id)
         # A list, because a finalizer may run in any thread and at any moment.
         weakref.finalize(session, self._dropped.append, session.id).atexit = False
-
-    def _drop(self, session_id: str) -> None:
-        self._dropped.append(session_id)
 
     # Operations on sessions ------------------------------------------------------------------------
 
@@ -298,6 +303,9 @@ class AsyncHub:
             Unsupported: the environment cannot be forked.
         """
         twin = session.twin(None if seed is None else check_seed(seed))
+        if not session.task:  # nothing was played yet: a new session is as good, and hubs fork only episodes
+            await self._adopt([twin], await self._ask("create", [twin.create_item()]))
+            return twin
         reply = checked((await self.call("fork", {session: Fork(session.id, seed, twin.id)}))[0])
         self._own(twin)
         session.check_index(reply, session.step_index)
@@ -381,6 +389,10 @@ class AsyncHub:
                     session.check_rebuilt(reply)
             except TurngymError as error:
                 errors[session.id] = error
+        astray = [Target(each) for each, error in errors.items() if isinstance(error, ReplayDiverged)]
+        if astray:
+            # It must not stay where the next step would find it.
+            await self._ask("close", astray)
         count = len(played) - sum(session.id in errors for session in played)
         if count:
             self.rebuilt += count
@@ -450,11 +462,9 @@ def _note(replies: list[Reply], index: int, error: TurngymError | None) -> bool:
 
 def _segment(env: str) -> str:
     """Return ``env`` if it can stand in a path."""
-    from urllib.parse import quote
-
-    if not env or not isinstance(env, str):
-        raise UnknownEnvironment(f"No environment {env!r:.60}.", hint="List the environments with envs().")
-    return quote(env, safe="")
+    if not isinstance(env, str) or not re.fullmatch(r"[A-Za-z0-9_-]+", env):
+        raise UnknownEnvironment(f"No environment {env!r:.60}.", hint="envs() of connect(url) lists them.")
+    return env
 
 
 def _abandon(wire: Wire, ids: set[str], loop: asyncio.AbstractEventLoop, pid: int) -> None:

@@ -15,11 +15,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..errors import InvalidRequest, ServerUnavailable
 
+CLOSE_S = 4.0  # the process ends: what cannot be closed in this time is evicted by the hub
 T = TypeVar("T")
 
 
@@ -63,7 +63,7 @@ class LoopThread:
         self._open.add(what)
 
     def stop(self) -> None:
-        """Close what is open, within two seconds, and end the thread."""
+        """Close what is open, within seconds, and end the thread."""
         if self.pid != os.getpid() or not self._thread.is_alive():
             return
         try:
@@ -76,14 +76,15 @@ class LoopThread:
 
 
 async def _close_all(open_things: list[Closable]) -> None:
-    # The process ends: what cannot be closed in time is evicted by the hub.
-    with suppress(TimeoutError):
-        async with asyncio.timeout(2.0):
-            await asyncio.gather(*(thing.aclose() for thing in open_things), return_exceptions=True)
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
+    closing = [asyncio.ensure_future(thing.aclose()) for thing in open_things]
+    # Among the others are connections whose last user was collected a moment ago: they are closing, too.
+    others = asyncio.all_tasks() - {asyncio.current_task(), *closing}
+    for group in (closing, others):
+        if group:
+            await asyncio.wait(group, timeout=CLOSE_S)
+    for task in (*closing, *others):
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.gather(*closing, *others, return_exceptions=True)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

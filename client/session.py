@@ -44,6 +44,7 @@ class Session:
         seed: seed of the current episode's noise.
         log: actions and noise seeds since the reset, in order.
         step_index: steps since the reset.
+        task_type: kind of the current task.
         steps: environment actions since the reset.
         done: the episode is over.
         observation: the last observation.
@@ -67,12 +68,14 @@ class Session:
         "step_index",
         "steps",
         "task",
+        "task_type",
     )
 
     def __init__(self, origin: Origin, id: str | None = None) -> None:
         self.origin = origin
         self.id = new_id() if id is None else id
         self.task = ""
+        self.task_type = ""
         self.seed = 0
         self.log: list[LogEntry] = []
         self.step_index = 0
@@ -110,6 +113,7 @@ class Session:
         """Take in the reply to a reset."""
         info = reply.info or {}
         self.task, self.seed = str(info["task"]), int(info["seed"])
+        self.task_type = str(info.get("task_type", ""))
         self._chain = self.seed
         self.log = []
         return self._saw(reply)
@@ -156,7 +160,7 @@ class Session:
     def twin(self, seed: int | None) -> Session:
         """Return the record of a fork: the same history, with nothing shared that can change."""
         twin = Session(self.origin)
-        twin.task, twin.seed, twin.log = self.task, self.seed, list(self.log)
+        twin.task, twin.task_type, twin.seed, twin.log = self.task, self.task_type, self.seed, list(self.log)
         twin.step_index, twin.steps, twin.done = self.step_index, self.steps, self.done
         twin.observation, twin.anchor, twin._chain = self.observation, self.anchor, self._chain
         if seed is not None:

@@ -12,6 +12,7 @@ import logging
 import random
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +39,7 @@ log = logging.getLogger("turngym.client")
 
 MAX_BYTES = 4 * 2**20  # a larger request is sent as several, so that a server with a message limit takes it
 OPEN_TIMEOUT_S = 10.0
+GOODBYE_S = 2.0
 PING_AFTER_S = 20.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 TOO_BIG = 1009  # WebSocket close code (RFC 6455, 7.4.1)
@@ -346,9 +348,15 @@ class Wire:
         """End the connection; with ``op`` and ``items``, send one last request if connected."""
         if self.closed:
             return
-        if items and self._socket is not None:
-            with_timeout = asyncio.wait_for(self.request(op, items), min(self.timeout_s, 2.0))
-            await asyncio.gather(with_timeout, return_exceptions=True)
+        try:
+            if items and self._socket is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_S):
+                        await self.request(op, items)
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
         self.closed = True
         for number in list(self._calls):
             self._fail(number, ServerUnavailable("This client was closed.", hint="Connect again."))

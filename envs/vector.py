@@ -243,7 +243,7 @@ def _batch_column(n: int, column: Mapping[int, Any]) -> Any:
         array = np.zeros(n, np.bool_)
     elif kinds == {int} and all(abs(value) < 2**63 for value in column.values()):
         array = np.zeros(n, np.int64)
-    elif kinds <= {int, float}:
+    elif float in kinds and kinds <= {int, float}:
         array = np.zeros(n, np.float64)
     else:
         array = np.full(n, None, object)
