@@ -64,7 +64,7 @@ function askKey(problem, wrong) {
   const dialog = document.querySelector("#key-dialog");
   const form = dialog.querySelector("form");
   const input = form.querySelector("input");
-  const message = form.querySelector(".message");
+  const message = form.querySelector(".dialog-message");
   put(message, wrong ? problemBox({ detail: "The hub refused this API key.", hint: "Check it for typing errors, or ask whoever runs the hub.", code: problem.code }) : h("p", null, "This hub asks for an API key. It is kept in this tab only, until the tab is closed."));
   input.value = "";
   return new Promise((resolve) => {

@@ -31,6 +31,15 @@ export function put(element, ...children) {
   return fill(element, null, children);
 }
 
+const keyOf = (element) => element.dataset.key || element.name || element.textContent;
+
+/** Draw a box anew and give the focus back to the control that had it: the same data-key, name or text. */
+export function keepFocus(box, redraw) {
+  const focused = box.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+  redraw();
+  if (focused !== null) [...box.querySelectorAll("button, input, textarea")].find((control) => keyOf(control) === focused)?.focus({ preventScroll: true });
+}
+
 /** Scroll a box, and nothing around it, so that one of its descendants can be seen. */
 export function reveal(box, element) {
   if (!box || !element) return;
@@ -64,13 +73,14 @@ export function badge(text, kind = "") {
 
 /** A box that says what went wrong and what to do next. */
 export function problemBox(problem, ...actions) {
+  const buttons = actions.filter(Boolean);
   return h(
     "div",
     { class: "problem", role: "alert" },
     h("p", { class: "problem-detail" }, problem.detail || problem.message || String(problem)),
     problem.hint && h("p", { class: "problem-hint" }, problem.hint),
     problem.code && h("p", { class: "muted small" }, problem.status ? `${problem.code} (${problem.status})` : problem.code),
-    actions.length > 0 && h("p", { class: "row" }, actions),
+    buttons.length > 0 && h("p", { class: "row" }, buttons),
   );
 }
 
@@ -91,15 +101,15 @@ export function rewardTable(rewards, revised = {}) {
   return h("table", { class: "rewards" }, h("caption", null, "Reward components"), h("tbody", null, rows));
 }
 
-/** Chat messages, each in a box that folds. */
+/** Chat messages, each in a box that folds; of a long chat only the last one is open. */
 export function messageList(messages, open = true) {
   return h(
     "div",
     { class: "messages" },
-    messages.map((message) =>
+    messages.map((message, position) =>
       h(
         "details",
-        { class: "message", open },
+        { class: "message", open: open && (messages.length < 3 || position === messages.length - 1) },
         h("summary", null, badge(String(message.role), "role"), h("span", { class: "muted small" }, ` ${plural(String(message.content).length, "character")}`)),
         h("pre", { tabindex: "0" }, String(message.content)),
       ),

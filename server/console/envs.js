@@ -1,12 +1,12 @@
 // The environments of the hub: a list, and a page of documentation for each.
 
 import { address, environments, getKey } from "./api.js";
-import { badge, codeBlock, h, plural, problemBox, put } from "./dom.js";
+import { badge, codeBlock, h, problemBox, put } from "./dom.js";
 
 const link = (card, page) => `#/${page}/${encodeURIComponent(card.id)}`;
 
 function abilities(card) {
-  return [card.expert && badge("expert"), card.pictures && badge("pictures"), card.separator && badge(`several actions: ${card.separator}`)];
+  return [card.expert && badge("expert"), card.pictures && badge("pictures"), card.separator && badge(`joins actions with ${card.separator}`)];
 }
 
 export async function listView(root) {
@@ -32,10 +32,10 @@ function cardItem(card) {
     h("h2", null, h("a", { href: link(card, "env") }, card.id)),
     h("p", null, card.summary),
     h("p", { class: "row badges" }, abilities(card)),
+    h("p", { class: "muted small" }, Object.entries(card.splits).map(([name, size]) => `${name} ${size.toLocaleString("en")}`).join(" · ")),
     h("p", { class: "row card-foot" },
       h("a", { class: "button primary", href: link(card, "play") }, "Play"),
-      h("a", { class: "button", href: link(card, "env"), "aria-label": `Documentation of ${card.id}` }, "Docs"),
-      h("span", { class: "muted small" }, Object.entries(card.splits).map(([name, size]) => `${name} ${size.toLocaleString("en")}`).join(" · "))),
+      h("a", { class: "button", href: link(card, "env"), "aria-label": `Documentation of ${card.id}` }, "Docs")),
   );
 }
 
@@ -43,7 +43,7 @@ export async function envView(root, { id }) {
   const cards = await environments();
   const card = cards.find((one) => one.id === id);
   if (!card) return put(root, problemBox({ detail: `This hub serves no environment "${id}".`, hint: `It serves: ${cards.map((one) => one.id).join(", ")}.` }));
-  const settings = Object.entries(card.settings);
+  const { paragraphs, meanings } = readDoc(card.doc);
   put(
     root,
     h("p", { class: "small" }, h("a", { href: "#/" }, "Environments"), " / ", card.id),
@@ -56,14 +56,14 @@ export async function envView(root, { id }) {
         "div",
         null,
         card.instructions && section("Rules, as a player gets them", h("p", { class: "prose" }, card.instructions)),
-        card.doc && section("Description", docText(card.doc)),
+        paragraphs.length > 0 && section("Description", paragraphs.map((text) => h("p", { class: "prose" }, plainCode(text)))),
+        section("Settings", settingsTable(card, meanings)),
         section("Connect", snippets(card)),
       ),
       h(
         "aside",
         { class: "side" },
         section("Splits", table(["Split", "Tasks"], Object.entries(card.splits).map(([name, size]) => [name, size.toLocaleString("en")]))),
-        section("Settings", settings.length ? table(["Setting", "Default"], settings.map(([name, value]) => [h("code", null, name), h("code", null, JSON.stringify(value))])) : h("p", { class: "muted" }, "None.")),
         section(
           "At the turn level",
           h("p", null, "Prompt styles: ", card.styles.map((style, position) => [position > 0 && ", ", h("code", null, style), style === card.style && " (default)"])),
@@ -94,24 +94,30 @@ function table(head, rows) {
   );
 }
 
-/** A Google-style docstring: paragraphs as text, "Args:" and the like as definition lists. */
-function docText(doc) {
-  const blocks = doc.trim().split(/\n\s*\n/);
-  return blocks.map((block) => {
-    const heading = /^(Args|Attributes|Returns|Raises):\n/.exec(block);
-    if (!heading) return h("p", { class: "prose" }, plainCode(block.replace(/\s*\n\s*/g, " ")));
-    const body = block.slice(heading[0].length);
-    const indent = /^ */.exec(body)[0].length;
-    const entries = [];
-    for (const line of body.split("\n")) {
-      const entry = /^(\w+(?:, \w+)*): (.*)$/.exec(line.slice(indent));
-      if (entry && line.search(/\S/) === indent) entries.push([entry[1], entry[2]]);
-      else if (entries.length) entries.at(-1)[1] += ` ${line.trim()}`;
-      else entries.push(["", line.trim()]);
+/** Split a Google-style docstring into its paragraphs and the meanings of the settings under "Args:". */
+export function readDoc(doc) {
+  const paragraphs = [];
+  const meanings = new Map();
+  for (const block of doc.trim().split(/\n\s*\n/)) {
+    if (!block.startsWith("Args:\n")) {
+      paragraphs.push(block.replace(/\s*\n\s*/g, " "));
+      continue;
     }
-    const title = heading[1] === "Args" ? "Settings" : heading[1];
-    return [h("h3", null, title), h("dl", { class: "arguments" }, entries.map(([name, text]) => [h("dt", null, h("code", null, name)), h("dd", null, plainCode(text))]))];
-  });
+    const lines = block.split("\n").slice(1);
+    const indent = lines[0].search(/\S/);
+    let last = null;
+    for (const line of lines) {
+      const entry = line.search(/\S/) === indent ? /^\s*(\w+): (.*)$/.exec(line) : null;
+      if (entry) meanings.set((last = entry[1]), entry[2]);
+      else if (last !== null) meanings.set(last, `${meanings.get(last)} ${line.trim()}`);
+    }
+  }
+  return { paragraphs, meanings };
+}
+
+function settingsTable(card, meanings) {
+  const rows = Object.entries(card.settings).map(([name, value]) => [h("code", null, name), h("code", null, JSON.stringify(value)), plainCode(meanings.get(name) ?? "")]);
+  return rows.length ? table(["Setting", "Default", "Meaning"], rows) : h("p", { class: "muted" }, "None.");
 }
 
 /** Set ``code`` of a docstring as code. */
@@ -139,6 +145,6 @@ function snippets(card) {
       "curl",
       `${send("create", { env: card.id, session: "demo", reset: true, seed: 7, split })}\n\n${send("step", { session: "demo", action: "…" })}\n\n${send("close", { session: "demo" })}`,
     ),
-    h("p", { class: "muted small" }, `Many sessions go in one request: put ${plural(2, "item")} or more into "items".`),
+    h("p", { class: "muted small" }, "Many sessions go in one request: put one item for each into \"items\"."),
   ];
 }

@@ -53,9 +53,9 @@ export class Game {
       return Game.rebuild(record, record.log, "The session had ended on the hub; it was rebuilt by replay.");
     }
     if (record) {
-      const game = new Game(record, reply);
-      if (record.log && steps(record.log) !== reply.step_index) {
-        record.log = null;
+      const behind = record.log !== null && steps(record.log) !== reply.step_index;
+      const game = new Game(behind ? { ...record, log: null } : record, reply);
+      if (behind) {
         game.notice = "The session was played on from elsewhere: turns are missing from the transcript, and undo is off.";
       }
       return game;

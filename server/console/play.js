@@ -1,7 +1,7 @@
 // Playing by hand: the board, the actions, the reply at turn level, the score and the transcript.
 
 import { environments } from "./api.js";
-import { badge, h, messageList, plural, problemBox, put, rewardTable, signed } from "./dom.js";
+import { badge, h, keepFocus, messageList, plural, problemBox, put, rewardTable, signed } from "./dom.js";
 import { Game, observationText, sum } from "./game.js";
 import { setupForm } from "./setup.js";
 
@@ -170,16 +170,17 @@ class PlayView {
     this.drawProblems();
     this.drawScore();
     this.drawTranscript();
-    this.drawTools();
-    this.drawReply();
+    keepFocus(this.parts.tools, () => this.drawTools());
+    keepFocus(this.parts.reply, () => this.drawReply());
     this.drawActions();
     await this.drawBoard();
   }
 
   drawProblems() {
+    const catchUp = h("button", { type: "button", onclick: () => this.run(async () => this.show(await Game.open(this.game.session))) }, "Show the session as it is now");
     put(
       this.parts.problems,
-      this.problem && problemBox(this.problem),
+      this.problem && problemBox(this.problem, this.problem.code === "STEP_CONFLICT" && catchUp),
       this.game?.notice && h("p", { class: "notice", role: "status" }, this.game.notice),
     );
   }
@@ -193,7 +194,7 @@ class PlayView {
       try {
         const { png } = await game.render();
         // The same element again: a new one would flicker.
-        picture = this.parts.board.querySelector("img") ?? h("img", { class: "picture" });
+        picture = this.parts.board.querySelector("img") ?? h("img", { class: "picture", onload: enlarge });
         picture.alt = "Picture of the state";
         picture.src = `data:image/png;base64,${png}`;
       } catch (problem) {
@@ -243,7 +244,6 @@ class PlayView {
     if (game.done) return put(parts.reply);
     const send = (text) => this.run(() => this.act(text));
     if (this.turnLevel) return put(parts.reply, this.completionForm(send));
-    const hadFocus = parts.reply.contains(document.activeElement);
     const input = h("input", { name: "action", "aria-label": "Action as text", placeholder: "Any text", autocomplete: "off", spellcheck: "false" });
     const submit = (event) => {
       event.preventDefault();
@@ -254,7 +254,6 @@ class PlayView {
       h("form", { class: "row free", onsubmit: submit }, input, h("button", { type: "submit" }, "Send")),
       this.card.separator && h("p", { class: "muted small" }, "Several actions in one step: join them with ", h("code", null, this.card.separator)),
     );
-    if (hadFocus) input.focus();
   }
 
   completionForm(send) {
@@ -348,6 +347,12 @@ class PlayView {
     put(this.parts.transcript, h("div", { class: "panel" }, h("h3", null, "Transcript"), turns.length ? list : h("p", { class: "muted" }, "No turn played yet.")));
     list.scrollTop = list.scrollHeight;
   }
+}
+
+/** Show a small picture at a whole multiple of its size, so that its pixels stay even. */
+function enlarge(event) {
+  const image = event.currentTarget;
+  image.style.width = `${image.naturalWidth * Math.max(1, Math.floor(400 / image.naturalWidth))}px`;
 }
 
 function outcomeOf(reply) {

@@ -51,9 +51,13 @@ function field(label, control, note) {
 export function setupForm(card, params, start) {
   const splits = Object.entries(card.splits);
   const wanted = params.get("split") ?? (Object.hasOwn(card.splits, "test") ? "test" : splits[0]?.[0]);
-  const split = h("select", { name: "split" }, splits.map(([name, size]) => h("option", { value: name, selected: name === wanted }, `${name} (${size.toLocaleString("en")})`)));
-  const task = h("input", { name: "task", inputmode: "numeric", placeholder: "drawn by the seed", value: params.get("task") ?? "", autocomplete: "off" });
+  const split = h("select", { name: "split", onchange: () => drawRange() }, splits.map(([name, size]) => h("option", { value: name, selected: name === wanted }, `${name} (${size.toLocaleString("en")})`)));
+  const task = h("input", { name: "task", inputmode: "numeric", value: params.get("task") ?? "", autocomplete: "off" });
   const seed = h("input", { name: "seed", inputmode: "numeric", placeholder: "random", value: params.get("seed") ?? "", autocomplete: "off" });
+  const drawRange = () => {
+    task.placeholder = `drawn (0 to ${(card.splits[split.value] ?? 1) - 1})`;
+  };
+  drawRange();
   const level = h(
     "select",
     { name: "level", onchange: () => drawTurn() },

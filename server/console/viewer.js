@@ -1,6 +1,6 @@
 // The episode viewer: local episodes.jsonl files, filters, one turn at a time. Nothing is uploaded.
 
-import { badge, duration, h, messageList, plural, problemBox, put, reveal, rewardTable, signed } from "./dom.js";
+import { badge, duration, h, keepFocus, messageList, plural, problemBox, put, reveal, rewardTable, signed } from "./dom.js";
 import { readEpisodes } from "./records.js";
 
 const PAGE = 200; // list entries drawn at once
@@ -90,8 +90,8 @@ export function viewerView(root) {
     const list = h("div", { class: "episode-list" });
     const detail = h("article", { class: "panel episode", "aria-label": "Episode" });
     const redraw = () => {
-      drawList(list, select);
-      drawEpisode(detail, turnTo);
+      keepFocus(list, () => drawList(list, select));
+      keepFocus(detail, () => drawEpisode(detail, turnTo));
     };
     const select = (position) => {
       state.current = position;
@@ -101,7 +101,7 @@ export function viewerView(root) {
     };
     const turnTo = (turn) => {
       state.turn = turn;
-      drawEpisode(detail, turnTo);
+      keepFocus(detail, () => drawEpisode(detail, turnTo));
     };
     put(body, h("div", { class: "panel side" }, filterForm(redraw), list), detail);
     body.select = select;
@@ -183,7 +183,7 @@ function drawList(list, select) {
       null,
       h(
         "button",
-        { type: "button", class: "episode-row", "aria-current": position === state.current && "true", onclick: () => select(position) },
+        { type: "button", class: "episode-row", "data-key": `row ${position}`, "aria-current": position === state.current && "true", onclick: () => select(position) },
         h("span", { class: "episode-name" }, `${episode.env} ${episode.task}`),
         outcome(episode),
         h("span", { class: "muted small episode-more" }, `${episode.policy || "no policy"} · ${plural(episode.turns.length, "turn")} · ${signed(episode.reward)}${episode.attempt ? ` · attempt ${episode.attempt + 1}` : ""}`),

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,6 @@ from turngym.server.app import create_app
 from turngym.server.settings import HubSettings
 
 WAIT_S = 15
-KEY = "a-key-of-the-tests"
 FLAGS = (
     "--headless=new",
     "--disable-gpu",
@@ -166,11 +165,10 @@ def hub_url() -> Iterator[str]:
         del registry._registry["hostile"], sys.modules[module.__name__]
 
 
-@pytest.fixture(scope="module")
-def keyed_hub_url() -> Iterator[str]:
-    """A hub that asks for an API key."""
-    with serving(HubSettings(envs=("frozen-lake",), api_keys={"tests": KEY})) as url:
-        yield url
+@pytest.fixture(scope="session")
+def serve() -> Callable[..., AbstractContextManager[str]]:
+    """``with serve(envs=…) as url``: a hub with the given settings."""
+    return lambda **settings: serving(HubSettings(**settings))
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -40,9 +42,16 @@ def test_every_environment_is_listed_with_its_documentation(console: Any) -> Non
     console.find(".setup")
 
 
-def test_the_curl_snippet_works(console: Any) -> None:
-    import re
+def test_the_python_snippet_works(console: Any) -> None:
+    console.go("/env/sokoban")
+    console.find(".snippet", "turngym")
+    names: dict[str, Any] = {}
+    exec(console.all(".snippet pre")[0].text, names)
+    assert names["info"]["step"] == 1
+    names["env"].close()
 
+
+def test_the_curl_snippet_works(console: Any) -> None:
     console.go("/env/sokoban")
     console.find(".snippet", "curl")
     text = console.all(".snippet pre")[2].text
@@ -117,6 +126,22 @@ def test_the_api_key_is_asked_for_and_kept_in_the_tab(browser: Any, keyed_hub_ur
     browser.click("#key-button")
     browser.find("dialog[open]")
     assert browser.errors() == []
+
+
+def test_a_hub_that_is_gone_is_named(browser: Any, serve: Any) -> None:
+    with serve(envs=("frozen-lake",)) as url:
+        browser.visit(url)
+        browser.find(".card")
+    browser.go("/live")
+    assert f"The hub at {url} does not answer." in browser.find(".problem").text
+    assert "turngym serve" in browser.text(".problem")
+    assert browser.errors() == []
+
+
+@pytest.fixture
+def keyed_hub_url(serve: Any) -> Iterator[str]:
+    with serve(envs=("frozen-lake",), api_keys={"tests": KEY}) as url:
+        yield url
 
 
 @pytest.mark.parametrize("width", [420, 1400])

@@ -16,11 +16,13 @@ UP, DOWN, LEFT, RIGHT = "\ue013", "\ue015", "\ue012", "\ue014"
 ARROWS = {"Up": UP, "Down": DOWN, "Left": LEFT, "Right": RIGHT}
 
 
-def start(console: Any, env: str, *, level: str = "text", **fields: str) -> None:
+def start(console: Any, env: str, *, level: str = "text", style: str = "", **fields: str) -> None:
     """Fill the form in and start an episode."""
     console.go(f"/play/{env}")
     console.wait(lambda: env in console.text(".view-play select option:checked"), "the form")
     console.choose("select[name=level]", level)
+    if style:
+        console.choose("select[name=style]", style)
     for name, value in fields.items():
         console.fill(f"[name={name}]", value)
     console.click("button", "Start episode")
@@ -145,6 +147,21 @@ def test_a_reload_resumes(console: Any) -> None:
     assert "rebuilt by replay" in console.find(".notice").text
 
 
+def test_a_step_from_elsewhere_is_noticed(console: Any) -> None:
+    start(console, "sokoban", task="3", seed="11")
+    step = {"items": [{"session": session(console), "action": "Down"}]}
+    httpx.post(f"{console.url}/v1/step", json=step).raise_for_status()
+    console.click(".action-button")
+    assert "STEP_CONFLICT" in console.find(".problem").text
+    assert console.figure("turns") == "0"
+    console.click(".problem button", "Show the session as it is now")
+    assert "played on from elsewhere" in console.find(".notice").text
+    assert not console.find(".tools button", "Undo").is_enabled()
+    console.click(".action-button")
+    turns(console, 1)
+    assert console.all(".problem") == []
+
+
 def test_a_session_of_another_client_can_be_played_on(console: Any) -> None:
     item = {"env": "sokoban", "session": "from-a-script", "reset": True, "seed": 1, "split": "test", "task": 4}
     httpx.post(f"{console.url}/v1/create", json={"items": [item]}).raise_for_status()
@@ -181,6 +198,30 @@ def test_a_turn_level_episode(console: Any) -> None:
         assert "well formed" in console.text(".parse")
         assert played < 100
     assert "Won" in console.text(".verdict")
+
+
+def test_components_that_hooks_rewrite_are_marked_and_undone(console: Any) -> None:
+    hooks = '{"meta-reasoning": {}, "format-penalty": {}}'
+    start(console, "sokoban", level="turn", style="meta-tags", task="3", seed="11", hooks=hooks)
+    console.fill("textarea", "<planning>1. push 2. win</planning><action>Up</action>")
+    console.click("button", "Send")
+    turns(console, 1)
+    assert "planning" in console.text(".parse")
+    played = 1
+    while not console.all(".verdict"):
+        console.click("button", "Well-formed reply")
+        console.wait(lambda: "</" in console.find("textarea").get_attribute("value"), "the expert's reply")
+        console.idle()
+        console.click("button", "Send")
+        played += 1
+        turns(console, played)
+    assert "revised" in console.text(".transcript li:first-child summary")
+    console.click(".transcript li:first-child summary")
+    assert "meta-reasoning" in console.text(".transcript li:first-child .revised")
+    assert "was 0" in console.text(".transcript li:first-child .revised")
+    console.click(".tools button", "Undo")
+    turns(console, played - 1)
+    assert "revised" not in console.text(".transcript")
 
 
 def test_an_action_button_writes_into_the_reply(console: Any) -> None:
