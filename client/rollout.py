@@ -66,7 +66,7 @@ async def rollout(
     own = source is None
     place: Source = LocalSource() if source is None else source
     queue = iter(jobs)
-    done: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=1)
+    done: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=concurrency)
 
     async def work() -> None:
         for job in queue:
