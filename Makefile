@@ -61,7 +61,7 @@ up: ## build and start the hub in a container (docker/compose.yaml)
 	elif command -v docker-compose >/dev/null; then compose=docker-compose; \
 	else echo "Neither 'docker compose' nor 'docker-compose' is installed." \
 	  "On Debian: sudo apt-get install -y docker.io docker-compose" >&2; exit 1; fi; \
-	set -x; $$compose -f docker/compose.yaml up --build
+	set -x; $$compose -p turngym -f docker/compose.yaml up --build
 
 oracle-test: .venv/.stamp ## compare with reference vectors: ORACLES=games, TURNGYM_ORACLES=folder
 	@[ -f tests/oracles/$(ORACLES).py ] || { echo "There is no tests/oracles/$(ORACLES).py; there are:" \

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from turngym.client.evaluation.plan import resolve
+from turngym.client.evaluation.presets import load_eval_preset
+from turngym.client.sources import LocalSource
 from turngym.envs.presets import config_names, load_preset
 from turngym.errors import InvalidRequest
 
@@ -29,6 +32,17 @@ def test_an_environment_preset_plays(name: str) -> None:
     assert prompt[-1]["content"]
     assert info["task"] == "test/0"
     env.close()
+
+
+@pytest.mark.parametrize("name", config_names("eval"))
+async def test_an_evaluation_preset_fits_the_environments(name: str) -> None:
+    plan = load_eval_preset(name)
+    assert plan.summary, "say in one line whose setting this is"
+    # A preset for hosted models leaves it to the caller to name one.
+    plan.policies = plan.policies or ["random"]
+    resolved = await resolve(plan, LocalSource())
+    assert resolved.total > 0
+    assert all(env.turn["style"] for env in resolved.envs)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,11 @@ passes "everything else wants the key" equal "$(status_of "$url/sokoban/metadata
 
 passes "turngym eval runs from outside" .venv/bin/turngym eval --url "$url" --env bandit,frozen-lake,sokoban \
   --policy expert --episodes 8 --out "$work/eval"
-passes "every episode was recorded" equal "$(cat "$work"/eval/episodes.jsonl | wc -l | tr -d ' ')" 24
-[[ -s $work/eval/report.html ]] || fail "FAILED: there is no report"
+passes "every episode was recorded and won" equal "$("$python" -c '
+import sys
+from turngym.records import read_episodes
+print(sum(episode.won for episode in read_episodes(sys.argv[1])))' "$work/eval/episodes.jsonl")" 24
+passes "a report was written" test -s "$work/eval/report.html"
 
 start=$SECONDS
 docker stop -t 30 "$container" >/dev/null
