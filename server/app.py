@@ -45,13 +45,17 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.hub = hub
-    problems.install(app)
+    problems.install(app, hub.request_errors)
     api = Api(app, keys=bool(settings.api_keys))
     console.mount(app, hub)
     listings.mount(api, hub)
     native.mount(api, hub)
     openenv_routes.mount(api, hub)  # last: its paths start with a parameter
     app.add_middleware(
-        Gate, keyring=keyring, max_body_bytes=settings.max_body_bytes, open_paths=frozenset(console.PAGES)
+        Gate,
+        keyring=keyring,
+        max_body_bytes=settings.max_body_bytes,
+        counts=hub.request_errors,
+        open_paths=frozenset(console.PAGES),
     )
     return app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Container
 from typing import Any
 
@@ -24,13 +25,17 @@ class Gate:
         app: the application behind the gate.
         keyring: the API keys.
         max_body_bytes: larger bodies are refused before they are read whole.
+        counts: error code -> requests that failed so; added to.
         open_paths: further paths that need no key.
     """
 
-    def __init__(self, app: Any, keyring: Keyring, max_body_bytes: int, open_paths: Container[str] = ()) -> None:
+    def __init__(
+        self, app: Any, keyring: Keyring, max_body_bytes: int, counts: Counter[str], open_paths: Container[str] = ()
+    ) -> None:
         self.app = app
         self.keyring = keyring
         self.max_body_bytes = max_body_bytes
+        self.counts = counts
         self.open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,6 +51,7 @@ class Gate:
             if kind == "http":
                 self._check_length(scope)
         except TurngymError as error:
+            self.counts[error.code] += 1
             await refuse(scope, receive, send, error)
             return
         if kind == "websocket":

@@ -75,6 +75,7 @@ class Hub:
         self.busy = 0
         self.workers = Workers(settings.workers, settings.step_timeout_s)
         self._cards: dict[str, EnvCard] = {}
+        self._tasks: dict[tuple[str, str], Sequence[str]] = {}
         self._background: set[asyncio.Future[Any]] = set()
         self._watch: asyncio.Task[None] | None = None
 
@@ -194,7 +195,7 @@ class Hub:
                 if before is not None:
                     await before
                 started = time.perf_counter()
-                result = await self.workers.run(job, lambda late: _close_late(session, late))
+                result = await self.workers.run(job, lambda late: _close_late(session, parent, late))
                 return finish(result, time.perf_counter() - started)
         except Exception as error:
             if parent is not None and isinstance(error, StepTimeout):
@@ -209,11 +210,8 @@ class Hub:
     def failed(self, session: Session, error: BaseException) -> Reply:
         """Return the reply for an operation that raised; a session whose environment broke is closed."""
         if not isinstance(error, TurngymError):
-            log.error("%s session %s failed", session.env_id, session.id, exc_info=error)
-            error = EnvironmentFailed(
-                f"{type(error).__name__}: {shown(str(error), 300)}",
-                hint="The session is closed. Create another; the server's log has the traceback.",
-            )
+            log.warning("Session %s of %s is closed", session.id, session.env_id)
+            error = self._broken(error, "The session is closed. Create another; the server's log has the traceback.")
         session.stats.errors[error.code] += 1
         if session.env is None or isinstance(error, EnvironmentFailed | StepTimeout):
             # After a timeout the worker closes the environment itself, once it returns from the step.
@@ -255,9 +253,7 @@ class Hub:
             if not origin or found.origin != origin:
                 raise StepConflict(f"Session {session!r} exists and was made otherwise.", hint="Choose another id.")
             return found, False
-        spec = self.specs.get(env_id)
-        if spec is None:
-            raise UnknownEnvironment(f"No environment {shown(env_id)!r} here.", hint=nearest(env_id[:60], self.specs))
+        spec = self.spec(env_id)
         if self.total >= self.settings.max_sessions:
             raise CapacityReached(
                 f"All {self.settings.max_sessions} sessions are taken.", hint="Close sessions, or retry later."
@@ -324,11 +320,36 @@ class Hub:
 
         Raises:
             UnknownEnvironment: this hub does not serve it.
+            EnvironmentFailed: it cannot be made.
         """
         spec = self.spec(env_id)
         if env_id not in self._cards:
-            self._cards[env_id] = await self.workers.run(lambda: work.card(spec))
+            self._cards[env_id] = await self._asked(lambda: work.card(spec))
         return self._cards[env_id]
+
+    async def all_cards(self) -> list[EnvCard]:
+        """Describe every environment; one that cannot be made says so in its summary."""
+        cards = []
+        for env_id, spec in self.specs.items():
+            try:
+                cards.append(await self.card(env_id))
+            except TurngymError as error:
+                cards.append(work.broken_card(spec, error))
+        return cards
+
+    async def _asked(self, job: Callable[[], T]) -> T:
+        """Ask an environment outside any session."""
+        try:
+            answer: T = await self.workers.run(job)
+            return answer
+        except TurngymError:
+            raise
+        except Exception as error:
+            raise self._broken(error, "The server's log has the traceback.") from error
+
+    def _broken(self, error: BaseException, hint: str) -> EnvironmentFailed:
+        log.error("An environment failed", exc_info=error)
+        return EnvironmentFailed(f"{type(error).__name__}: {shown(str(error), 300)}", hint=hint)
 
     def spec(self, env_id: str) -> EnvSpec:
         """Return the registry row of an environment that this hub serves.
@@ -348,8 +369,10 @@ class Hub:
             UnknownTask: no such split.
         """
         spec = self.spec(env_id)
-        tasks: Sequence[str] = await self.workers.run(lambda: work.tasks(spec.id, split))
-        return tasks
+        key = (env_id, split)
+        if key not in self._tasks:
+            self._tasks[key] = await self._asked(lambda: work.tasks(spec.id, split))
+        return self._tasks[key]
 
     def cards(self, account: Account) -> list[SessionCard]:
         """Describe the sessions of an account."""
@@ -411,6 +434,7 @@ def _close_env(env: Any) -> None:
         log.exception("An environment failed to close")
 
 
-def _close_late(session: Session, result: Any) -> None:
+def _close_late(session: Session, parent: Session | None, result: Any) -> None:
     """Close what a worker held when it was given up and came back after all."""
-    _close_env(session.env or getattr(result, "env", result))
+    for env in (session.env or getattr(result, "env", result), None if parent is None else parent.env):
+        _close_env(env)

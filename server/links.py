@@ -92,7 +92,9 @@ class SocketLink:
             self._hub.links.discard(self)
 
     def take(self, data: bytes | str) -> None:
-        """Handle one message."""
+        """Handle one message; what comes after the hub hung up is left unread."""
+        if self._closing is not None:
+            return
         if self._serial and self._under_way:
             self._waiting.append(data)
         else:

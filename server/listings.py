@@ -30,7 +30,7 @@ def mount(api: Api, hub: Hub) -> None:
     """Add the listing routes."""
 
     async def envs(request: Request) -> Response:
-        return json_response([await hub.card(env_id) for env_id in hub.specs])
+        return json_response(await hub.all_cards())
 
     async def env(request: Request) -> Response:
         return json_response(await hub.card(request.path_params["env"]))

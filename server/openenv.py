@@ -127,7 +127,7 @@ class Envelope(msgspec.Struct):
     metadata: dict[str, Any]
 
 
-class StepRequest(msgspec.Struct, forbid_unknown_fields=True):
+class EpisodeStep(msgspec.Struct, forbid_unknown_fields=True):
     """Body of ``POST /{env}/step``.
 
     Attributes:
@@ -151,7 +151,7 @@ class Message(msgspec.Struct):
 
 
 decode_reset = msgspec.json.Decoder(ResetArguments).decode
-decode_step = msgspec.json.Decoder(StepRequest).decode
+decode_step = msgspec.json.Decoder(EpisodeStep).decode
 _decode_action = msgspec.json.Decoder(Action).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 
@@ -280,7 +280,7 @@ async def http_reset(hub: Hub, env_id: str, account: Account, arguments: ResetAr
             episode.close()
 
 
-async def http_step(hub: Hub, env_id: str, account: Account, request: StepRequest) -> Envelope:
+async def http_step(hub: Hub, env_id: str, account: Account, request: EpisodeStep) -> Envelope:
     """Answer ``POST /{env}/step``.
 
     Raises:
@@ -410,7 +410,12 @@ def failure(code: str, error: TurngymError, **details: Any) -> bytes:
 
 
 def _invalid(error: Exception) -> InvalidRequest:
-    return InvalidRequest(f"Invalid message: {shown(str(error), 200)}.", hint="GET the prefix's /schema.")
+    return InvalidRequest(f"Invalid message: {shown(str(error), 200)}.", hint=_FIELDS)
+
+
+_FIELDS = "reset takes {}; step takes {}.".format(
+    *(", ".join(kind.__struct_fields__) for kind in (ResetArguments, Action))
+)
 
 
 def _details(error: Exception) -> list[dict[str, Any]]:

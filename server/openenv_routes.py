@@ -160,7 +160,7 @@ class Routes:
             return _json(await openenv.http_reset(hub, *_who(request), arguments))
 
         async def step(request: Request) -> Response:
-            body = await _body(request, openenv.StepRequest)
+            body = await _body(request, openenv.EpisodeStep)
             return _json(await openenv.http_step(hub, *_who(request), body))
 
         async def state(request: Request) -> Response:
@@ -192,7 +192,7 @@ class Routes:
             step,
             "Act in the episode that episode_id names",
             answer=openenv.Envelope,
-            body=openenv.StepRequest,
+            body=openenv.EpisodeStep,
             errors=(*_PLAY, NotReset, EpisodeOver),
         )
         self._add(

@@ -259,9 +259,12 @@ def _checked_reply(session: Session, result: tuple[Any, ...], step_index: int) -
         reward = float(reward)
     if not isfinite(reward):
         raise EnvironmentFailed(f"The environment gave the reward {reward}.", hint="The session is closed.")
-    if not isinstance(observation, str | list) or not isinstance(info, dict):
+    if observation.__class__ not in _OBSERVED or not isinstance(info, dict):
         raise EnvironmentFailed("The environment gave no text or no info.", hint="The session is closed.")
     return Reply(session.id, step_index, observation, reward, bool(terminated), bool(truncated), info)
+
+
+_OBSERVED = (str, list)
 
 
 def reset(hub: Hub, item: Reset, account: Account, link: Link | None) -> Slot:

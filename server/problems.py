@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from ..envs.core import shown
 from ..errors import InvalidRequest, PayloadTooLarge, TurngymError, Unauthorized
 from ..records import scrub_tree
 
-log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -56,39 +56,43 @@ def problem_response(error: TurngymError, headers: Mapping[str, str] | None = No
     )
 
 
-def install(app: FastAPI) -> None:
-    """Let every error of ``app``, the framework's own included, be answered by a problem document."""
-    app.add_exception_handler(TurngymError, _on_turngym_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(Exception, _on_failure)
+def install(app: FastAPI, counts: Counter[str]) -> None:
+    """Let every error of ``app``, the framework's own included, be answered by a problem document.
+
+    Args:
+        app: the application.
+        counts: error code -> requests that failed so; added to.
+    """
+
+    async def answer(request: Request, error: Exception) -> Response:
+        problem, headers = _as_problem(request, error)
+        counts[problem.code] += 1
+        return problem_response(problem, headers)
+
+    for kind in (TurngymError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, answer)
 
 
-async def _on_turngym_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, TurngymError)
-    return problem_response(error)
+def _as_problem(request: Request, error: Exception) -> tuple[TurngymError, Mapping[str, str] | None]:
+    if isinstance(error, TurngymError):
+        return error, None
+    if isinstance(error, HTTPException):
+        return _as_routing_problem(request, error), error.headers
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return InvalidRequest(f"{place}: {first['msg']}.", hint="GET /openapi.json has the schema."), None
+    # The server logs the traceback: the framework raises the error again after this answer.
+    return TurngymError(f"{type(error).__name__} in the server.", hint="See the server's log."), None
 
 
-async def _on_http_exception(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path
+def _as_routing_problem(request: Request, error: HTTPException) -> TurngymError:
     if error.status_code == 404:
-        hint = "GET /openapi.json lists all routes, GET /v1/envs the environments."
-        return problem_response(RouteNotFound(f"Nothing is served under {path[:200]!r}.", hint=hint))
+        return RouteNotFound(
+            f"Nothing is served under {shown(request.url.path, 200)!r}.",
+            hint="GET /openapi.json lists all routes, GET /v1/envs the environments.",
+        )
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
-        refused = MethodNotAllowed(f"{request.method} is not allowed here.", hint=f"Use {allowed}." if allowed else "")
-        return problem_response(refused, error.headers)
-    return problem_response(InvalidRequest(str(error.detail)), error.headers)
-
-
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return problem_response(InvalidRequest(f"{place}: {first['msg']}.", hint="GET /openapi.json has the schema."))
-
-
-async def _on_failure(request: Request, error: Exception) -> Response:
-    # The server logs the traceback: the framework raises the error again after this answer.
-    return problem_response(TurngymError(f"{type(error).__name__} in the server.", hint="See the server's log."))
+        return MethodNotAllowed(f"{request.method} is not allowed here.", hint=f"Use {allowed}." if allowed else "")
+    return InvalidRequest(str(error.detail))

@@ -16,6 +16,8 @@ from .websocket import DirectWebSocket
 
 SHUTDOWN_S = 5
 """Seconds that connections get to close once the hub has drained."""
+KEEP_ALIVE_S = 300
+"""Seconds an idle HTTP connection stays open: trainers pause for minutes between requests."""
 
 
 class HubServer(uvicorn.Server):
@@ -94,6 +96,7 @@ def server_of(settings: HubSettings, listener: socket.socket, on_ready: Callable
         ws_ping_interval=None,
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     return HubServer(config, app.state.hub, on_ready)

@@ -162,6 +162,12 @@ def card(spec: EnvSpec) -> EnvCard:
     )
 
 
+def broken_card(spec: EnvSpec, error: TurngymError) -> EnvCard:
+    """Describe an environment that cannot be made."""
+    summary = f"{spec.summary} (cannot be served: {error})"
+    return EnvCard(spec.id, spec.gymnasium_id, summary, "", "", {}, {}, None, [], spec.style, False, False)
+
+
 def tasks(env_id: str, split: str) -> Sequence[str]:
     """Return the task ids of a split under the default settings."""
     env = make(env_id)

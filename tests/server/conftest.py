@@ -1,0 +1,216 @@
+"""Real hubs on real sockets, and environments that misbehave on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import uvloop
+from websockets.sync.client import ClientConnection, connect
+
+from turngym.envs import registry
+from turngym.envs.core import Effect, TextEnv
+from turngym.protocol import Answer, Reply
+from turngym.server.hub import Hub
+from turngym.server.run import HubServer, listen, server_of, url_of
+from turngym.server.settings import HubSettings
+
+WAIT_S = 20.0
+
+
+class Odd(TextEnv):
+    """Does what the action says: an environment for everything that can go wrong."""
+
+    splits = {"train": 10, "test": 5}  # noqa: RUF012
+    expert_success = 1.0
+    gates: dict[str, threading.Event] = {}  # noqa: RUF012 - actions "wait NAME" end when the test opens the gate
+    closed: list[str] = []  # noqa: RUF012
+
+    def __init__(self, *, name: str = "", broken: str = "", **base: Any) -> None:
+        super().__init__(**base)
+        self.name = name
+        if broken == "value":
+            raise ValueError("this setting is no good")
+        if broken == "bug":
+            raise RuntimeError("a bug in the constructor")
+        if broken == "wait":
+            self.gates["create"].wait(WAIT_S)
+
+    @property
+    def instructions(self) -> str:
+        return "Anything goes."
+
+    def _begin(self, split: str, index: int) -> None:
+        self._state: list[str] = []
+
+    def _apply(self, action: str) -> Effect:
+        verb, _, rest = action.partition(" ")
+        if verb == "wait":
+            self.gates[rest].wait(WAIT_S)
+        elif verb == "raise":
+            raise RuntimeError("a bug in the environment")
+        elif verb == "exit":
+            sys.exit(3)
+        elif verb == "reward":
+            return Effect(float(rest))
+        self._state.append(action)
+        return Effect(float(len(self._state)), terminated=verb == "end")
+
+    def _observe(self) -> str:
+        return "\ud800" if self._state[-1:] == ["surrogate"] else " ".join(self._state)
+
+    def _extra_info(self) -> dict[str, Any]:
+        return {"thing": object()} if self._state[-1:] == ["object"] else {}
+
+    def _admissible(self) -> list[str]:
+        return ["go", "end"]
+
+    def expert_action(self) -> str | None:
+        return "end"
+
+    def close(self) -> None:
+        self.closed.append(self.name)
+
+
+def _register(env_id: str, *, inline: bool) -> None:
+    if env_id not in registry._registry:
+        registry.register(registry.EnvSpec(env_id, f"{__name__}:Odd", "odd", inline=inline, hidden=True))
+
+
+_register("odd-inline", inline=True)
+_register("odd-threaded", inline=False)
+
+
+class Running:
+    """A hub that runs in a thread of this process.
+
+    Attributes:
+        url: its address.
+        hub: the hub itself; look, but touch only through :meth:`on_loop`.
+        http: an HTTP client of it.
+    """
+
+    def __init__(self, server: HubServer, url: str, loop: asyncio.AbstractEventLoop, headers: dict[str, str]) -> None:
+        self.server = server
+        self.url = url
+        self.hub: Hub = server._hub
+        self.headers = headers
+        self.http = httpx.Client(base_url=url, headers=headers, timeout=WAIT_S)
+        self._loop = loop
+        self._ids = itertools.count()
+
+    def on_loop(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function (or run a coroutine function) on the hub's event loop."""
+
+        async def call() -> Any:
+            result = function(*args)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(WAIT_S)
+
+    def post(self, op: str, *items: dict[str, Any]) -> list[Reply]:
+        """Run one native operation over HTTP."""
+        response = self.http.post(f"/v1/{op}", json={"items": list(items)})
+        assert response.status_code == 200, response.text
+        return msgspec.json.decode(response.content, type=Answer).items
+
+    def one(self, op: str, **item: Any) -> Reply:
+        """Run one native operation on one item; it must not fail."""
+        (reply,) = self.post(op, item)
+        assert reply.error is None, reply.error
+        return reply
+
+    def fail(self, op: str, **item: Any) -> str:
+        """Run one native operation on one item; return the code it fails with."""
+        (reply,) = self.post(op, item)
+        assert reply.error is not None, reply
+        return str(reply.error["code"])
+
+    def socket(self, path: str = "/v1/ws", **options: Any) -> ClientConnection:
+        """Open a WebSocket."""
+        url = self.url.replace("http", "ws", 1) + path
+        options.setdefault("additional_headers", self.headers)
+        return connect(url, open_timeout=WAIT_S, max_size=None, **options)
+
+    def new(self) -> str:
+        """Return a session id not used before."""
+        return f"s{next(self._ids)}"
+
+
+def ask(socket: ClientConnection, op: str, *items: dict[str, Any], number: int = 1) -> Answer:
+    """Send one native request and await its answer."""
+    socket.send(msgspec.json.encode({"id": number, "op": op, "items": list(items)}).decode())
+    return msgspec.json.decode(socket.recv(WAIT_S), type=Answer)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+@contextmanager
+def running(key: str = "", **settings: Any) -> Iterator[Running]:
+    """Run a hub in a thread; ``key`` is sent with every request."""
+    listener = listen("127.0.0.1", 0)
+    ready = threading.Event()
+    server = server_of(HubSettings(**{"drain_timeout_s": 5.0, **settings}), listener, ready.set)
+    loop = uvloop.new_event_loop()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(server.serve(sockets=[listener]))
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(WAIT_S)
+    hub = Running(server, url_of(listener), loop, {"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        yield hub
+    finally:
+        hub.http.close()
+        server.should_exit = True
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+ODD = ("bandit", "frozen-lake", "sokoban", "odd-inline", "odd-threaded")
+
+
+@pytest.fixture(scope="module")
+def running_hub() -> Iterator[Running]:
+    """A hub with all kinds of environments, shared by the tests of a module."""
+    with running(envs=ODD) as hub:
+        yield hub
+
+
+@pytest.fixture
+def start_hub() -> Callable[..., Any]:
+    """The context manager that runs a hub with settings of one's own."""
+    return running
+
+
+@pytest.fixture
+def tools() -> Any:
+    """The helpers ``ask`` and ``wait_for``, and ``Odd`` with its gates."""
+
+    class Tools:
+        ask = staticmethod(ask)
+        wait_for = staticmethod(wait_for)
+        odd = Odd
+
+    Odd.gates.clear()
+    Odd.closed.clear()
+    return Tools
