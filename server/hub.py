@@ -254,13 +254,13 @@ class Hub:
                 raise StepConflict(f"Session {session!r} exists and was made otherwise.", hint="Choose another id.")
             return found, False
         spec = self.spec(env_id)
+        quota = self.settings.max_sessions_per_key
+        if quota is not None and len(account.sessions) >= quota:
+            raise QuotaExceeded(f"This key holds {quota} sessions, its limit.", hint="Close some of them.")
         if self.total >= self.settings.max_sessions:
             raise CapacityReached(
                 f"All {self.settings.max_sessions} sessions are taken.", hint="Close sessions, or retry later."
             )
-        quota = self.settings.max_sessions_per_key
-        if quota is not None and len(account.sessions) >= quota:
-            raise QuotaExceeded(f"This key holds {quota} sessions, its limit.", hint="Close some of them.")
         chosen = secrets.token_hex(12) if session is None else check_id(session)
         made = Session(chosen, account, self.stats[env_id], level, spec.inline, origin, time.monotonic())
         made.link = link
@@ -270,32 +270,28 @@ class Hub:
         made.stats.created += 1
         return made, True
 
-    def drop(self, session: Session, *, close: bool = True) -> Awaitable[Any] | None:
-        """Take a session out and close its environment; return what to await if that happens in a thread."""
+    def drop(self, session: Session, *, close: bool = True) -> None:
+        """Take a session out; its environment is closed, in a thread if it does not step inline."""
         if session.closed:
-            return None
+            return
         session.closed = True
         del session.account.sessions[session.id]
         self.total -= 1
         session.stats.live -= 1
         env, session.env = session.env, None if close else session.env
         if env is None or not close:
-            return None
+            return
         if session.inline and not session.pending:
             _close_env(env)
-            return None
-        return self._background_task(self._close_later(session, env))
+            return
+        task = asyncio.get_running_loop().create_task(self._close_later(session, env))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _close_later(self, session: Session, env: work.AnyEnv) -> None:
         async with session.lock:
             with contextlib.suppress(TurngymError):
                 await self.workers.run(lambda: _close_env(env))
-
-    def _background_task(self, coroutine: Any) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
     def evict(self) -> int:
         """Close the sessions that idled too long and that nothing holds; return how many."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from time import monotonic, perf_counter
@@ -328,14 +328,14 @@ def close(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
         session = hub.find(item.session, account, link)
     except TurngymError as error:
         return hub.refused(item.session, "", error)
-    closing = hub.drop(session)
     reply = Reply(session.id)
-    return reply if closing is None else asyncio.ensure_future(_after(closing, reply))
 
+    def drop() -> Reply:
+        hub.drop(session)
+        return reply
 
-async def _after(done: Awaitable[Any], reply: Reply) -> Reply:
-    await done
-    return reply
+    # What was asked for before is done before.
+    return hub.start(session, _nothing, lambda _, __: reply, check=drop) if session.pending else drop()
 
 
 def _env_of(session: Session) -> work.AnyEnv:

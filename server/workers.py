@@ -147,8 +147,10 @@ def _settle(future: asyncio.Future[Any], result: Any, failure: BaseException | N
         return
     if failure is None:
         future.set_result(result)
-    elif isinstance(failure, StopIteration):
-        # A future refuses StopIteration; to the caller it is a failure like any other.
-        future.set_exception(RuntimeError(f"StopIteration: {failure}"))
-    else:
+    elif isinstance(failure, Exception) and not isinstance(failure, StopIteration):
         future.set_exception(failure)
+    else:
+        # SystemExit would end the hub, and a future refuses StopIteration; here they are failures like any other.
+        error = RuntimeError(f"{type(failure).__name__}: {failure}")
+        error.__cause__ = failure
+        future.set_exception(error)
