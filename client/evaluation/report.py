@@ -279,14 +279,14 @@ def _outcome(summary: Summary) -> str:
 def budgets(played: Mapping[str, Sequence[Summary]]) -> dict[str, list[tuple[float, float]]]:
     """Return per policy the share of episodes solved within t turns, for t from 1 to the longest episode's."""
     last = max((summary.turns for own in played.values() for summary in own), default=1)
-    curves = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
     for policy, own in played.items():
         after = Counter(summary.won_after for summary in own if summary.won)
-        solved, points = 0, []
-        for turn in range(1, last + 1):
+        solved = 0
+        curves[policy] = []
+        for turn in range(1, last + 1 if own else 1):
             solved += after[turn]
-            points.append((float(turn), solved / len(own)))
-        curves[policy] = points if own else []
+            curves[policy].append((float(turn), solved / len(own)))
     return curves
 
 
