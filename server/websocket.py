@@ -90,6 +90,14 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         super().resume_writing()
         self.release("slow reader")
 
+    def send_receive_event_to_app(self) -> None:
+        """Deliver a fragmented message; in turn with the whole ones on the short way."""
+        if self._handler is None:
+            super().send_receive_event_to_app()
+            return
+        data, self.frames = b"".join(self.frames), []
+        self._handler(data)
+
     def data_received(self, data: bytes) -> None:
         """Cut the stream into frames; handle whole messages, leave the rest to uvicorn."""
         if self._handler is None:
