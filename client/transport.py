@@ -192,6 +192,7 @@ class Wire:
             await self.open(self.retry_s)
             self.reconnects += 1
         except TurngymError as error:
+            self._pauses = pauses()  # the next call starts anew
             for number in list(self._calls):
                 self._fail(number, error)
         finally:

@@ -62,7 +62,7 @@ class Socket(asyncio.Protocol):
         if protocol.handshake_exc is not None:
             self._end(protocol.handshake_exc)
         elif protocol.state in (State.CLOSING, State.CLOSED):
-            self._end(ConnectionError(f"the hub closed the connection ({protocol.close_code})"))
+            self._end(ConnectionError(f"the hub closed the connection, code {self._close_code()}"))
 
     def _frame(self, frame: Frame) -> None:
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
@@ -89,10 +89,14 @@ class Socket(asyncio.Protocol):
         if not self.opened.done():
             self.opened.set_exception(error)  # whoever waits for `opened` learns it there
         elif not self.over:
-            self._on_lost(self, str(error) or type(error).__name__, self._protocol.close_code or 0)
+            self._on_lost(self, str(error) or type(error).__name__, self._close_code())
         self.over = True
         if self._transport is not None:
             self._transport.close()
+
+    def _close_code(self) -> int:
+        close = self._protocol.close_rcvd
+        return 0 if close is None else close.code
 
     def _flush(self) -> None:
         transport = self._transport
