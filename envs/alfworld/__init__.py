@@ -1,0 +1,1 @@
+"""ALFWorld: household tasks in text, a native engine for ALFWorld's own game files."""
