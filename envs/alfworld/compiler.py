@@ -28,7 +28,7 @@ class Needs:
     constants: dict[str, int] = field(default_factory=dict)
 
     def index(self, predicate: str, bound: tuple[int, ...]) -> int:
-        """Return the place in ``X`` of an index; ("type:…", ()) and ("is:…", ()) for a type's entities as tuple and set."""
+        """Return the place in ``X`` of an index; "type:…" and "is:…" name a type's entities as tuple and set."""
         return self.indexes.setdefault((predicate, bound), len(self.indexes))
 
     def constant(self, name: str) -> int:
@@ -166,9 +166,7 @@ class _Search:
         else:
             yield condition
 
-    def _loops(
-        self, conjuncts: list[Formula], wanted: list[str], bound: set[str], result: str, where: str
-    ) -> None:
+    def _loops(self, conjuncts: list[Formula], wanted: list[str], bound: set[str], result: str, where: str) -> None:
         rest, depth = list(conjuncts), 1
         targets = set(wanted).union(*(_free(part) for part in rest))
         while rest or targets - bound:

@@ -143,6 +143,7 @@ class Game:
         empty: set[Args] = set()
         self.start: Dynamic = tuple(tuple(sorted(relations.get(name, empty))) for name in self.rules.dynamic)
         self.facts: Dynamic = tuple(tuple(sorted(relations.get(name, empty))) for name in self.rules.static)
+        self.known = tuple(frozenset(facts) for facts in self.facts)
         self.indexes = self._indexed(self.rules.needs, relations)
         self.constants = tuple(numbers.get(name, -1) for name in self.rules.needs.constants)
         self._goal, needs, constants = self.rules.goal(parsed.goal)

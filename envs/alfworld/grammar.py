@@ -28,7 +28,9 @@ _STRING = re.compile(r'\s*"(?P<text>[^"]*)"\s*;', re.S)
 _HEADER = re.compile(r"\s*(?P<name>[\w/-]+)\s*\{")
 _LITERAL = re.compile(r'[^;|"<>\[\]#{}]*')
 _CALL = re.compile(r"#([\w()/!<>\-\s,.]+)#")
-_EACH = re.compile(r"\{\s*(?:#(?P<call>[\w()/!<>\-\s,.]+)#|(?P<value>[^|\[\]{}\n<>#]+))\s*(?:\|(?P<given>[^;|{}\n\[\]#]+))?\}")
+_EACH = re.compile(
+    r"\{\s*(?:#(?P<call>[\w()/!<>\-\s,.]+)#|(?P<value>[^|\[\]{}\n<>#]+))\s*(?:\|(?P<given>[^;|{}\n\[\]#]+))?\}"
+)
 _PREDICATE = re.compile(r"\s*([\w/@-]+)\s*\(([^()]*)\)\s*(&|$)")
 # Where a line starts, the reference's parser takes white space and //-lines for comments.
 _SKIPPED = re.compile(r"(?:[\t\s]+|//[^\n]*)*")

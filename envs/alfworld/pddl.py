@@ -305,9 +305,7 @@ def _action(body: list[Nested], predicates: dict[str, tuple[str, ...]]) -> Actio
     return Action(name, parameters, precondition, effects)
 
 
-def _effects(
-    item: Nested, condition: Formula, predicates: dict[str, tuple[str, ...]], where: str
-) -> Iterator[Effect]:
+def _effects(item: Nested, condition: Formula, predicates: dict[str, tuple[str, ...]], where: str) -> Iterator[Effect]:
     head = _head(item, f"effect in {where}")
     assert isinstance(item, list)
     if head == "and":

@@ -133,12 +133,20 @@ class Texts:
             steps.append(step)
         if not steps:
             return lambda game, state, env: iter((env,)), scope
+        if len(steps) == 1 and steps[0].bound and not steps[0].dynamic:
+            # Every "go to" command asks such a question, thirty of them a step.
+            relation, slots = steps[0].relation, steps[0].slots
+
+            def known(game: Game, state: Dynamic, env: Args) -> Iterator[Args]:
+                return iter((env,)) if tuple([env[slot] for slot in slots]) in game.known[relation] else iter(())
+
+            return known, scope
         return lambda game, state, env: _answers(steps, 0, game, state, env), scope
 
     def _step(self, name: str, variables: tuple[tuple[str, str], ...], scope: Scope) -> tuple[_Step, Scope]:
         declared = self.domain.predicates.get(name.removeprefix("not_"))
         if declared is None or len(declared) != len(variables):
-            raise GameError(f"The grammar asks for {name}({', '.join(v for v, _ in variables)}), which is no predicate.")
+            raise GameError(f"The grammar asks for {name} of {len(variables)} entities, which is no predicate.")
         slots, kinds, new = [], [], set()
         for variable, kind in variables:
             if (variable, kind) not in scope.slots:
