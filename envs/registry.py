@@ -105,6 +105,12 @@ _ROWS = [
         inline=True,
         style="think-answer",
     ),
+    EnvSpec(
+        "webshop",
+        f"{_ENVS}.webshop.env:WebShop",
+        "Find and buy the product that an instruction asks for",
+        inline=True,
+    ),
 ]
 _registry: dict[str, EnvSpec] = {row.id: row for row in _ROWS}
 _plugins_loaded = False

@@ -69,7 +69,6 @@ class Product(msgspec.Struct, array_like=True, frozen=True):
         instruction: synthetic instruction without options and price, or None.
         instruction_attributes: attributes that it asks for.
         humans: goals in people's words.
-        nouns: nouns of the name, for the type part of the reward; None where a tagger must find them.
     """
 
     asin: str
@@ -90,7 +89,6 @@ class Product(msgspec.Struct, array_like=True, frozen=True):
     instruction: str | None = None
     instruction_attributes: tuple[str, ...] = ()
     humans: tuple[Human, ...] = ()
-    nouns: tuple[str, ...] | None = None
 
     def contents(self) -> str:
         """Return the text that the search engine indexes."""

@@ -109,6 +109,7 @@ class Shop:
         self.attributes_page = attributes_page
         self.variant = variant
         self._item_clicks = lru_cache(maxsize=4096)(self._item_clicks_of)
+        self._item_actions = lru_cache(maxsize=4096)(self._item_actions_of)
 
     def product(self, state: State) -> Product:
         """Return the product that a session looks at."""
@@ -136,6 +137,21 @@ class Shop:
         for option, values in self.catalogue.product(product).options.items():
             clicks.update(dict.fromkeys(values, Click("option", option=option)))
         return clicks
+
+    def admissible(self, state: State) -> list[str]:
+        """Return the actions that are accepted now, as the papers list them: searching only where its field is."""
+        if state.page == ITEM:
+            assert state.product is not None, "product pages have a product"
+            return list(self._item_actions(state.product))
+        if state.page == INDEX:
+            return ["search[<your query>]"]
+        return [f"click[{text}]" for text in self.clickables(state)]
+
+    def _item_actions_of(self, product: int) -> tuple[str, ...]:
+        # A value with brackets or a line break is shown, but the action pattern cannot name it.
+        actions = ((f"click[{text}]", text) for text in self._item_clicks(product) if text not in ("", "search"))
+        found = ((action, text, _ACTION.match(action)) for action, text in actions)
+        return tuple(action for action, text, match in found if match and match.groups() == ("click", text.lower()))
 
     @staticmethod
     def shown(state: State) -> tuple[int, ...]:
@@ -185,10 +201,12 @@ class Shop:
         if name == "back to search":
             return State()
         if page == SEARCH and name in ("next >", "< prev"):
-            assert state.keywords is not None and state.number is not None
+            assert state.keywords is not None, "result pages have a query"
+            assert state.number is not None, "result pages have a number"
             return self._search(state, state.keywords, state.number + (1 if name == "next >" else -1), sample)
         if page == ITEM and name == "< prev":
-            assert state.keywords is not None and state.number is not None
+            assert state.keywords is not None, "product pages follow a query"
+            assert state.number is not None, "product pages follow a page of results"
             return self._search(state, state.keywords, state.number, sample)
         if name in SUB_PAGES and not (page == SUB and name == "< prev"):
             return state._replace(page=SUB, sub_page=SUB_PAGES[name])
