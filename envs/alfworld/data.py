@@ -1,0 +1,275 @@
+"""Where ALFWorld's files are: the user's copy in either layout, or the texts of the installed ``alfworld`` package.
+
+Two layouts are read. The official one: ``json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`` with ``traj_data.json``
+beside each game. The packed one: ``<split>.jsonl.gz`` (a game a line: id, task, pddl_problem, walkthrough) beside one
+domain (``*.pddl``) and one grammar (``*.twl2``). In both, the games of a split are in the order of their ids
+``<task>/<trial>``, so that an index names the same game.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import json
+import mmap
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...errors import TurngymError
+from .pddl import GameError
+
+SPLITS = ("train", "valid_seen", "valid_unseen")
+TASK_TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+_GAME = "game.tw-pddl"
+_GOAL = "UNKNOWN GOAL"
+
+
+class DataMissing(TurngymError):
+    """ALFWorld's files were not found."""
+
+    code, status, title = "DATA_MISSING", 501, "A world's data is not installed"
+
+
+@dataclass(frozen=True)
+class GameFile:
+    """One game's texts; ``grammar`` has the task sentence in it."""
+
+    id: str
+    domain: str
+    grammar: str
+    problem: str
+    walkthrough: tuple[str, ...]
+
+    @property
+    def task_type(self) -> str:
+        """One of the six task types, from the id; "" for a game whose id does not say."""
+        kind = self.id.partition("-")[0]
+        return kind if kind in TASK_TYPES else ""
+
+
+class Split(Protocol):
+    """The games of one split."""
+
+    ids: Sequence[str]
+
+    def game(self, index: int) -> GameFile:
+        """Return one game's texts."""
+
+
+def data_folder(named: str | None) -> Path | None:
+    """Return the folder with ALFWorld's data, or None where there is none.
+
+    Args:
+        named: the user's ``data`` argument; it wins. Else ``$TURNGYM_DATA/alfworld``, ``$ALFWORLD_DATA`` and the
+            original's default folder are looked at.
+
+    Raises:
+        DataMissing: ``named`` is no such folder.
+    """
+    if named is not None:
+        path = Path(named).expanduser()
+        if not _holds_data(path):
+            raise DataMissing(f"{path} holds no ALFWorld data.", hint=_layouts())
+        return path
+    shared, original = os.environ.get("TURNGYM_DATA"), os.environ.get("ALFWORLD_DATA")
+    candidates = [Path(shared) / "alfworld"] if shared else []
+    candidates += [Path(original)] if original else []
+    candidates.append(Path("~/.cache/alfworld").expanduser())
+    return next((path for path in candidates if _holds_data(path)), None)
+
+
+def open_splits(folder: Path) -> dict[str, Split]:
+    """Return the splits that a folder holds.
+
+    Raises:
+        DataMissing: it holds none, or the packed form lacks its domain or grammar.
+    """
+    return dict(_opened(str(folder), tuple(_stamp(path) for path in sorted(folder.glob("*.jsonl.gz")))))
+
+
+@lru_cache(maxsize=8)
+def _opened(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> dict[str, Split]:
+    root = Path(folder)
+    splits: dict[str, Split] = {}
+    if stamps:
+        texts = texts_of(root)
+        for path, _, _ in stamps:
+            splits[Path(path).name.removesuffix(".jsonl.gz")] = PackedSplit(Path(path), *texts)
+    else:
+        base = root / "json_2.1.1" if (root / "json_2.1.1").is_dir() else root
+        splits = {name: FolderSplit(base / name) for name in SPLITS if (base / name).is_dir()}
+    if not splits:
+        raise DataMissing(f"{root} holds no games.", hint=_layouts())
+    return splits
+
+
+def texts_of(folder: Path | None) -> tuple[str, str]:
+    """Return (domain, grammar) from a folder, else from the installed ``alfworld`` package.
+
+    Raises:
+        DataMissing: they are in neither; the hint says what to install or name.
+    """
+    places = []
+    if folder is not None:
+        places += [folder, folder / "logic"]
+    spec = importlib.util.find_spec("alfworld")
+    if spec is not None and spec.submodule_search_locations:
+        places.append(Path(spec.submodule_search_locations[0]) / "data")
+    for place in places:
+        domains, grammars = sorted(place.glob("*.pddl")), sorted(place.glob("*.twl2"))
+        if domains and grammars:
+            return _text(domains[-1]), _text(grammars[-1])
+    if folder is not None and (game := next(_first_games(folder), None)) is not None:
+        return game.domain, game.grammar
+    raise DataMissing(
+        "ALFWorld's domain and grammar texts (alfred.pddl, alfred.twl2) were not found.",
+        hint="Run: pip install --no-deps alfworld (the texts alone, no build), or point data=, TURNGYM_DATA or "
+        "ALFWORLD_DATA at your copy of the ALFWorld data.",
+    )
+
+
+def read_game(path: Path, name: str) -> GameFile:
+    """Read a ``game.tw-pddl`` file.
+
+    Raises:
+        GameError: it is no such file.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if "pddl_domain" not in data or "grammar" not in data or "pddl_problem" not in data:
+            raise GameError(f"{path} lacks pddl_domain, grammar or pddl_problem.")
+        return GameFile(
+            name, data["pddl_domain"], data["grammar"], data["pddl_problem"], tuple(data.get("walkthrough") or ())
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise GameError(f"{path} is no game file: {error}.") from None
+
+
+class FolderSplit:
+    """A split in the official layout."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        found = (path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/*/{_GAME}"))
+        # The original skips these too: its games know neither movable receptacles nor slices.
+        self.ids = sorted(name for name in found if "movable" not in name and "Sliced" not in name)
+        if not self.ids:
+            raise DataMissing(f"{folder} holds no game files.", hint="Expected <task>/<trial>/game.tw-pddl in it.")
+
+    def game(self, index: int) -> GameFile:
+        """Return one game's texts."""
+        return read_game(self.folder / self.ids[index] / _GAME, self.ids[index])
+
+
+class PackedSplit:
+    """A split in the packed form, unpacked once into a file in which games are found by place."""
+
+    def __init__(self, path: Path, domain: str, grammar: str) -> None:
+        self.path, self.domain, self.grammar = path, domain, grammar
+        index, self._games = _unpacked(path)
+        self.ids = [name for name, _, _ in index]
+        self._places = [(start, end) for _, start, end in index]
+
+    def game(self, index: int) -> GameFile:
+        """Return one game's texts."""
+        start, end = self._places[index]
+        data = json.loads(zlib.decompress(self._games[start:end]))
+        grammar = self.grammar.replace(_GOAL, json.dumps(data["task"])[1:-1])
+        return GameFile(data["id"], self.domain, grammar, data["pddl_problem"], tuple(data.get("walkthrough", ())))
+
+
+def cache_folder() -> Path:
+    """Return the folder of what is made from the user's files."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turngym" / "alfworld"
+
+
+def _unpacked(path: Path) -> tuple[list[tuple[str, int, int]], Any]:
+    key = hashlib.blake2b(repr(_stamp(path)).encode(), digest_size=8).hexdigest()
+    folder = cache_folder() / f"{path.name.removesuffix('.jsonl.gz')}-{key}"
+    if not (folder / "index.json").is_file():
+        index, games = _packed_lines(path)
+        try:
+            _store(folder, index, games)
+        except OSError:  # a read-only or full cache costs a slower start, nothing else
+            return index, games
+    index = [tuple(entry) for entry in json.loads((folder / "index.json").read_text())]  # type: ignore[misc]
+    with (folder / "games.bin").open("rb") as file:
+        return index, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _packed_lines(path: Path) -> tuple[list[tuple[str, int, int]], bytes]:
+    pieces: list[tuple[str, bytes]] = []
+    try:
+        with gzip.open(path, "rb") as file:
+            for line in file:
+                data = json.loads(line)
+                if not {"id", "task", "pddl_problem"} <= data.keys():
+                    raise GameError(f"A line of {path} lacks id, task or pddl_problem.")
+                pieces.append((data["id"], zlib.compress(line, 3)))
+    except (OSError, EOFError, ValueError, AttributeError, zlib.error) as error:
+        raise GameError(f"{path} is damaged: {error}.", hint="Copy it again.") from None
+    index, games, place = [], [], 0
+    for name, piece in sorted(pieces):
+        index.append((name, place, place + len(piece)))
+        games.append(piece)
+        place += len(piece)
+    return index, b"".join(games)
+
+
+def _store(folder: Path, index: list[tuple[str, int, int]], games: bytes) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".draft-"))
+    try:
+        (draft / "games.bin").write_bytes(games)
+        (draft / "index.json").write_text(json.dumps(index))
+        draft.rename(folder)  # whole or not at all; another process may have been faster
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not (folder / "index.json").is_file():
+            raise
+
+
+def _first_games(folder: Path) -> Iterator[GameFile]:
+    for path in folder.glob(f"**/{_GAME}"):
+        yield read_game(path, path.parent.name)
+
+
+def _holds_data(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    base = path / "json_2.1.1"
+    return any(path.glob("*.jsonl.gz")) or any((root / name).is_dir() for root in (base, path) for name in SPLITS)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise GameError(f"{path} cannot be read: {error}.") from None
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    status = path.stat()
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
+
+
+def _layouts() -> str:
+    return (
+        "Name a folder with json_2.1.1/<split>/<task>/<trial>/game.tw-pddl (as alfworld-download makes it) or with "
+        "<split>.jsonl.gz files beside a .pddl and a .twl2 file."
+    )
