@@ -109,7 +109,6 @@ _ROWS = [
         "webshop",
         f"{_ENVS}.webshop.env:WebShop",
         "Find and buy the product that an instruction asks for",
-        inline=True,
     ),
 ]
 _registry: dict[str, EnvSpec] = {row.id: row for row in _ROWS}

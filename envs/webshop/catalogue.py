@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -109,7 +110,7 @@ class Catalogue:
         self._offsets = _array(folder / "offsets.npy")
         self._asins = _array(folder / "asins.npy")
         self._by_asin = _array(folder / "by_asin.npy")
-        self._blob = memoryview(np.memmap(folder / "products.bin", dtype=np.uint8, mode="r"))
+        self._blob = _mapped(folder / "products.bin")
         self._decode = msgspec.msgpack.Decoder(Product).decode
         self.index = Index(folder)
         self.product = lru_cache(maxsize=KEPT)(self._product)
@@ -226,6 +227,11 @@ def _write(draft: Path, products: Iterable[Product]) -> None:
     np.save(draft / "asins.npy", ids[by_asin])
     np.save(draft / "by_asin.npy", by_asin)
     writer.write(draft, by_asin)
+
+
+def _mapped(path: Path) -> memoryview:
+    with open(path, "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _array(path: Path) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Protocol
@@ -17,7 +17,7 @@ from .html import html_of
 from .nouns import Nouns, tagger
 from .official import official
 from .pages import nodes_of, rich_text_of, text_of
-from .shop import Shop, State
+from .shop import Prices, Shop, State
 
 OBSERVATIONS = ("text", "text_rich", "html")
 VARIANTS = ("default", "released")
@@ -39,7 +39,7 @@ class _Supply:
     """What all sessions of one configuration share."""
 
     catalogue: Catalogue
-    prices: Sequence[float]
+    prices: Prices
     nouns: Nouns
     goal: _GoalSource
     splits: Mapping[str, int]
@@ -57,9 +57,7 @@ def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tag
     nouns = tagger(tagger_name)
     catalogue = official(data, limit)
     goals = Goals(catalogue, kind, seed)
-    spans = {
-        split: range(len(goals))[first:last] for split, (first, last) in SPLIT_RULES[rule].items()
-    }
+    spans = {split: range(len(goals))[first:last] for split, (first, last) in SPLIT_RULES[rule].items()}
     empty = [split for split, span in spans.items() if not span]
     if empty:
         raise InvalidRequest(
@@ -70,8 +68,8 @@ def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tag
     def goal(split: str, index: int) -> Goal:
         return goals[spans[split][index]]
 
-    # The prices are drawn once a catalogue; as a list they are quicker to read than as an array.
-    return _Supply(catalogue, goals.prices, nouns, goal, {split: len(span) for split, span in spans.items()})  # type: ignore[arg-type]
+    sizes = {split: len(span) for split, span in spans.items()}
+    return _Supply(catalogue, goals.prices, nouns, goal, sizes)
 
 
 @cache
@@ -96,8 +94,8 @@ class WebShop(TextEnv):
         products: number of products: of the procedural shop (1,000 by default), or how many of the files' first.
         catalogue_seed: seed of the procedural shop, or of the original's draws of prices and price limits.
         goals: "synthetic" or "human", of the original's data.
-        split_rule: "t2po" (validation and test are goals 0 to 499, train the rest), "webshop" (test 0 to 499, validation
-            500 to 1,499, train the rest) or "all" (each split is all goals), of the original's data.
+        split_rule: "t2po" (validation and test are goals 0 to 499, train the rest), "webshop" (test 0 to 499,
+            validation 500 to 1,499, train the rest) or "all" (each split is all goals), of the original's data.
         tagger: "spacy" or "words", how nouns are found in the original's titles.
         observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked) or "html".
         attributes_page: whether product pages link to the list of attributes that the reward compares.
@@ -152,9 +150,9 @@ class WebShop(TextEnv):
         """The rules."""
         return (
             "WebShop: buy the product that the instruction asks for, with the options it names, below its price limit. "
-            "Actions: search[words] looks for products and works on every page; click[text] presses the button, product "
-            "id or option of that text, in lower case. The purchase, click[buy now], ends the episode; its score counts "
-            "the kind of product, the wanted attributes and options, and the price."
+            "Actions: search[words] looks for products and works on every page; click[text] presses the button, "
+            "product id or option of that text, in lower case. The purchase, click[buy now], ends the episode; its "
+            "score counts the kind of product, the wanted attributes and options, and the price."
         )
 
     def _begin(self, split: str, index: int) -> None:

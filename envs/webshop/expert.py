@@ -77,7 +77,12 @@ def next_action(shop: Shop, state: State, plan: Plan) -> str:
         for name, value in plan.options:
             click = clicks.get(value)
             # A value that another option shares, or that the action pattern cannot name, cannot be chosen.
-            if click is not None and click.option == name and chosen.get(name) != value and f"click[{value}]" in actions:
+            if (
+                click is not None
+                and click.option == name
+                and chosen.get(name) != value
+                and f"click[{value}]" in actions
+            ):
                 return f"click[{value}]"
         return "click[buy now]"
     if state.page == SUB and here:
@@ -89,5 +94,3 @@ def next_action(shop: Shop, state: State, plan: Plan) -> str:
             return f"click[{shop.catalogue.product(plan.product).asin.lower()}]"
         return "click[next >]" if wanted > state.number else "click[< prev]"
     return f"search[{plan.query}]"
-
-

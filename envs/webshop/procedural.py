@@ -118,7 +118,13 @@ def product_of(seed: int, number: int) -> Product:
 
 
 _BULLETS = ("Feature:", "What counts:", "Comes with this:", "You get:", "By design:", "Good to know:", "Checked:")
-_PROMISES = ("built to last", "loved by families", "a small upgrade for every day", "tested in daily use", "simply good")
+_PROMISES = (
+    "built to last",
+    "loved by families",
+    "a small upgrade for every day",
+    "tested in daily use",
+    "simply good",
+)
 _OPENINGS = ("Meet", "This is", "Say hello to", "Here comes", "Discover")
 _REMARKS = ("Buyers praise it for", "It is known for", "Designed with care:", "A plus:", "Reasons to like it:")
 _JOINS = ("with", "featuring", "and")

@@ -17,32 +17,25 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from .catalogue import Product
 from .goals import Goal
 
 Variant = Literal["default", "released"]
 MATCH = 85  # token-set ratio above which two phrases match
-COLOURS = tuple(
-    (
-        "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel"
-        " camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry"
-        " cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green"
-        " grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot"
-        " midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple"
-        " rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan"
-        " taupe teal tiger turquoise violet walnut wheat white wine yellow"
-    ).split()
+_COLOUR_WORDS = (
+    "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel"
+    " camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry"
+    " cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green"
+    " grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot"
+    " midnight mint mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple"
+    " rainbow red rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan"
+    " taupe teal tiger turquoise violet walnut wheat white wine yellow"
 )
+COLOURS = tuple(_COLOUR_WORDS.split())
 _NO_WORD = re.compile(r"\W")
 _LATIN1 = dict.fromkeys(range(128, 256))  # dropped before words are compared, so that "café" equals "caf"
-
-
-class Tagger(Protocol):
-    """Finds the nouns of a title, lower case, in order, with repetitions."""
-
-    def __call__(self, title: str, /) -> Sequence[str]: ...
 
 
 def rewarded(

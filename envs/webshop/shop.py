@@ -14,8 +14,8 @@ Quirks of the original that are kept:
 
 Only in ``variant="released"`` (plain bugs):
 
-- Which page one is on is read off its address, which holds the query: after ``search[item_page]`` buttons of a product's
-  description page lead elsewhere.
+- Which page one is on is read off its address, which holds the query: after ``search[item_page]`` buttons of a
+  product's description page lead elsewhere.
 - ``<r>`` (fifty random products), ``<q> phrase`` and ``<c> department`` are queries of their own that list more than
   was searched for. (``<a>`` fails in the original: it is no action here.)
 - A space before the action makes it unknown.
@@ -27,7 +27,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from .catalogue import Catalogue, Product
 from .goals import Goal
@@ -42,6 +42,13 @@ _ACTION = re.compile(r"(.+)\[(.+)\]")
 
 Sampler = Callable[[int, int], Sequence[int]]
 """Draws k of n product numbers without replacement, for ``<r>``."""
+
+
+class Prices(Protocol):
+    """The price of each product in dollars, by its number."""
+
+    def __getitem__(self, number: int, /) -> Any:
+        """Return one price."""
 
 
 class State(NamedTuple):
@@ -83,6 +90,12 @@ class Click(NamedTuple):
 BUTTON = Click("button")
 
 
+class _Special(NamedTuple):
+    """What a special query finds; None where the original fails."""
+
+    results: tuple[int, ...] | None
+
+
 class Shop:
     """A catalogue with prices and the rules of the site.
 
@@ -97,7 +110,7 @@ class Shop:
     def __init__(
         self,
         catalogue: Catalogue,
-        prices: Sequence[float],
+        prices: Prices,
         nouns: Callable[[str], Sequence[str]],
         *,
         attributes_page: bool = False,
@@ -174,25 +187,20 @@ class Shop:
 
     def _search(self, state: State, keywords: tuple[str, ...], number: int, sample: Sampler) -> State | None:
         special = self._special(keywords, sample) if self.variant == "released" else None
-        if special is None:
-            results = self.catalogue.search(" ".join(keywords), RESULTS)
-        elif special is False:
-            return None
-        else:
-            results = special
-        return State(SEARCH, keywords, number, None, state.seen, (), results)
+        results = self.catalogue.search(" ".join(keywords), RESULTS) if special is None else special.results
+        return None if results is None else State(SEARCH, keywords, number, None, state.seen, (), results)
 
-    def _special(self, keywords: tuple[str, ...], sample: Sampler) -> tuple[int, ...] | None | bool:
-        """Return what a query in the original's own language finds: None if it is none, False if it fails."""
+    def _special(self, keywords: tuple[str, ...], sample: Sampler) -> _Special | None:
+        """Return what a query in the original's own language finds, None if it is an ordinary one."""
         kind, rest = keywords[0], " ".join(keywords[1:]).strip()
         if kind == "<r>":
-            return tuple(sample(len(self.catalogue), min(RESULTS, len(self.catalogue))))
+            return _Special(tuple(sample(len(self.catalogue), min(RESULTS, len(self.catalogue)))))
         if kind == "<q>":
-            return tuple(n for n, product in enumerate(self.catalogue) if product.query == rest)
+            return _Special(tuple(n for n, product in enumerate(self.catalogue) if product.query == rest))
         if kind == "<c>" and len(keywords) > 1:
             wanted = keywords[1].strip()
-            return tuple(n for n, product in enumerate(self.catalogue) if product.category == wanted)
-        return False if kind in ("<a>", "<c>") else None
+            return _Special(tuple(n for n, product in enumerate(self.catalogue) if product.category == wanted))
+        return _Special(None) if kind in ("<a>", "<c>") else None
 
     def _click(self, state: State, goal: Goal, name: str, click: Click, sample: Sampler) -> State | None:
         page = self.page_name(state)
