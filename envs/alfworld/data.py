@@ -65,7 +65,8 @@ class GameFile:
 class Split(Protocol):
     """The games of one split."""
 
-    ids: Sequence[str]
+    def __len__(self) -> int:
+        """Return the number of games."""
 
     def game(self, index: int) -> GameFile:
         """Return one game's texts."""
@@ -93,7 +94,7 @@ def data_folder(named: str | None) -> Path | None:
     return next((path for path in candidates if _holds_data(path)), None)
 
 
-def open_splits(folder: Path) -> dict[str, Split]:
+def open_splits(folder: Path) -> dict[str, FileSplit]:
     """Return the splits that a folder holds.
 
     Raises:
@@ -103,9 +104,9 @@ def open_splits(folder: Path) -> dict[str, Split]:
 
 
 @lru_cache(maxsize=8)
-def _opened(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> dict[str, Split]:
+def _opened(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> dict[str, FileSplit]:
     root = Path(folder)
-    splits: dict[str, Split] = {}
+    splits: dict[str, FileSplit] = {}
     if stamps:
         texts = texts_of(root)
         for path, _, _ in stamps:
@@ -116,6 +117,24 @@ def _opened(folder: str, stamps: tuple[tuple[str, int, int], ...]) -> dict[str, 
     if not splits:
         raise DataMissing(f"{root} holds no games.", hint=_layouts())
     return splits
+
+
+def save_game(file: GameFile, folder: Path) -> Path:
+    """Write a game as the original's tools expect it: ``game.tw-pddl`` and ``traj_data.json``.
+
+    Returns:
+        The path of the game file.
+    """
+    target = folder / file.id
+    target.mkdir(parents=True, exist_ok=True)
+    kind, thing, _, goal, _ = file.id.partition("/")[0].split("-")
+    lamp = kind == "look_at_obj_in_light"
+    names = {"object_target": thing, "parent_target": "" if lamp else goal, "toggle_target": goal if lamp else ""}
+    parameters = {**names, "mrecep_target": "", "object_sliced": False}
+    (target / "traj_data.json").write_text(json.dumps({"task_type": kind, "pddl_params": parameters}))
+    game = {"pddl_domain": file.domain, "grammar": file.grammar, "pddl_problem": file.problem, "solvable": True}
+    (target / _GAME).write_text(json.dumps({**game, "walkthrough": list(file.walkthrough)}))
+    return target / _GAME
 
 
 def texts_of(folder: Path | None) -> tuple[str, str]:
@@ -160,8 +179,16 @@ def read_game(path: Path, name: str) -> GameFile:
         raise GameError(f"{path} is no game file: {error}.") from None
 
 
+class FileSplit(Split, Protocol):
+    """The games of a split of files, with their ids in order."""
+
+    ids: Sequence[str]
+
+
 class FolderSplit:
     """A split in the official layout."""
+
+    ids: Sequence[str]
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -171,6 +198,9 @@ class FolderSplit:
         if not self.ids:
             raise DataMissing(f"{folder} holds no game files.", hint="Expected <task>/<trial>/game.tw-pddl in it.")
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     def game(self, index: int) -> GameFile:
         """Return one game's texts."""
         return read_game(self.folder / self.ids[index] / _GAME, self.ids[index])
@@ -179,11 +209,16 @@ class FolderSplit:
 class PackedSplit:
     """A split in the packed form, unpacked once into a file in which games are found by place."""
 
+    ids: Sequence[str]
+
     def __init__(self, path: Path, domain: str, grammar: str) -> None:
         self.path, self.domain, self.grammar = path, domain, grammar
         index, self._games = _unpacked(path)
         self.ids = [name for name, _, _ in index]
         self._places = [(start, end) for _, start, end in index]
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
     def game(self, index: int) -> GameFile:
         """Return one game's texts."""

@@ -14,7 +14,6 @@ from .texts import Texts, Writer, scope_of
 
 NOTHING_HAPPENS = "Nothing happens."
 # As the reference demangles ids: "cup_bar__minus_01_dot_00" begins with the name that is shown.
-_BAR = "_bar_"
 _PLAIN = (("_bar_", "|"), ("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ","))
 
 
@@ -158,12 +157,7 @@ class Game:
         self.ids = sorted(mentioned)
         self._numbers = {name: i for i, name in enumerate(self.ids)}
         self.types = [problem.objects[name] for name in self.ids]
-        kinds = [_kind(name) for name in self.ids]
-        left = Counter(kind for kind, numbered in kinds if numbered)
-        self.names = []
-        for kind, numbered in kinds:
-            self.names.append(f"{kind} {left[kind] if numbered else ''}")
-            left[kind] -= 1
+        self.names = list(display_names(self.ids).values())
 
     def _indexed(self, needs: Needs, relations: dict[str, set[Args]]) -> tuple[Any, ...]:
         indexes: list[Any] = []
@@ -226,6 +220,21 @@ class Game:
     def won(self, state: Dynamic) -> bool:
         """Return whether the goal holds."""
         return bool(self._goal(state, self._goal_indexes, self._goal_constants))
+
+
+def display_names(ids: Iterable[str]) -> dict[str, str]:
+    """Return what the texts call entities, by id (lower case), in the ids' order.
+
+    Kinds are numbered against that order: the last id of a kind gets number 1. Ids without a place have no number,
+    and by the reference's format a space at the end.
+    """
+    kinds = {name: _kind(name) for name in sorted(ids)}
+    left = Counter(kind for kind, numbered in kinds.values() if numbered)
+    names = {}
+    for name, (kind, numbered) in kinds.items():
+        names[name] = f"{kind} {left[kind] if numbered else ''}"
+        left[kind] -= 1
+    return names
 
 
 def _deletes_first(effect: CompiledEffect) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from ...errors import InvalidRequest, nearest
 from ..core import Effect, TextEnv
 from .compiler import Args, Dynamic
-from .data import TASK_TYPES, DataMissing, GameFile, Split, data_folder, open_splits, texts_of
+from .data import TASK_TYPES, DataMissing, FileSplit, GameFile, Split, data_folder, open_splits, texts_of
 from .engine import NOTHING_HAPPENS, Game, Move
 from .expert import Memory, next_action
 
@@ -72,7 +72,7 @@ class ALFWorld(TextEnv):
         self.games, self.data = games, data
         self.task_types = _task_types(task_types)
         self._source = _source(games, data, self.task_types)
-        self.splits = {name: len(split.ids) for name, split in self._source.items()}  # type: ignore[misc]
+        self.splits = {name: len(split) for name, split in self._source.items()}  # type: ignore[misc]
         self._game: Game
         self._file: GameFile
         self._state: Situation
@@ -148,10 +148,12 @@ class ALFWorld(TextEnv):
 class _Filtered:
     """Some of a split's games."""
 
-    def __init__(self, split: Split, task_types: tuple[str, ...]) -> None:
+    def __init__(self, split: FileSplit, task_types: tuple[str, ...]) -> None:
         self._split = split
         self._indices = [i for i, name in enumerate(split.ids) if name.partition("-")[0] in task_types]
-        self.ids: Sequence[str] = [split.ids[i] for i in self._indices]
+
+    def __len__(self) -> int:
+        return len(self._indices)
 
     def game(self, index: int) -> GameFile:
         return self._split.game(self._indices[index])
@@ -173,7 +175,7 @@ def _source(games: str, data: str | None, task_types: tuple[str, ...]) -> dict[s
     return _official(open_splits(folder), task_types)
 
 
-def _official(found: dict[str, Split], task_types: tuple[str, ...]) -> dict[str, Split]:
+def _official(found: dict[str, FileSplit], task_types: tuple[str, ...]) -> dict[str, Split]:
     """Return the original's splits and their other names: test, validation and RLVMR's L0, L1, L2."""
     kept = tuple(kind for kind in task_types if kind not in HELD_OUT)
     held = tuple(kind for kind in task_types if kind in HELD_OUT)
@@ -187,7 +189,7 @@ def _official(found: dict[str, Split], task_types: tuple[str, ...]) -> dict[str,
     for name in found:
         if task_types != TASK_TYPES:
             splits[name] = _Filtered(found[name], task_types)
-    return {name: split for name, split in splits.items() if len(split.ids)}
+    return {name: split for name, split in splits.items() if len(split)}
 
 
 @lru_cache(maxsize=64)

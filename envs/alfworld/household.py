@@ -67,7 +67,7 @@ Knife         K    c    {_CUTLERY}
 Ladle         K    c    CounterTop DiningTable SinkBasin Drawer Cabinet
 Laptop        BL   -    Bed DiningTable Desk CoffeeTable Sofa Dresser TVStand SideTable ArmChair Ottoman
 Lettuce       K    cks  DiningTable Fridge CounterTop SideTable SinkBasin GarbageCan
-Mug           KB   chkr CoffeeMachine Desk DiningTable Fridge Dresser CounterTop SideTable Microwave SinkBasin Shelf Cabinet
+Mug           KB   chkr CoffeeMachine Desk DiningTable Fridge CounterTop SideTable Microwave SinkBasin Shelf Cabinet
 Newspaper     L    -    DiningTable Dresser CoffeeTable Sofa Ottoman SideTable TVStand ArmChair Shelf GarbageCan Drawer
 Pan           K    ckr  StoveBurner CounterTop DiningTable Fridge SinkBasin Cabinet
 Pen           BL   -    Desk Dresser SideTable CoffeeTable DiningTable Shelf GarbageCan Drawer
