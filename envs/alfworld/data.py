@@ -68,6 +68,9 @@ class Split(Protocol):
     def __len__(self) -> int:
         """Return the number of games."""
 
+    def __hash__(self) -> int:
+        """Return a hash, by identity: loaded games are cached by split and index."""
+
     def game(self, index: int) -> GameFile:
         """Return one game's texts."""
 
@@ -242,7 +245,7 @@ def _unpacked(path: Path) -> tuple[list[tuple[str, int, int]], Any]:
             _store(folder, index, games)
         except OSError:  # a read-only or full cache costs a slower start, nothing else
             return index, games
-    index = [tuple(entry) for entry in json.loads((folder / "index.json").read_text())]  # type: ignore[misc]
+    index = [tuple(entry) for entry in json.loads((folder / "index.json").read_text())]
     with (folder / "games.bin").open("rb") as file:
         return index, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 

@@ -292,7 +292,8 @@ def _action(body: list[Nested], predicates: dict[str, tuple[str, ...]]) -> Actio
     name = body[0]
     where = f"action {name}"
     parameters: Variables = ()
-    precondition, effects = TRUE, ()
+    precondition: Formula = TRUE
+    effects: tuple[Effect, ...] = ()
     for keyword, item in zip(body[1::2], body[2::2], strict=True):
         if keyword == ":parameters" and isinstance(item, list):
             parameters = tuple(typed(item))
