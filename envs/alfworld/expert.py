@@ -47,6 +47,7 @@ class Memory:
         holding: what it carries.
         treated: (verb, object) pairs done so far.
         failed: commands that did nothing since something changed last.
+        carried: (object, receptacle) pairs: what was carried past, so that it could have been put there.
     """
 
     what: str = ""
@@ -60,6 +61,7 @@ class Memory:
     holding: str = ""
     treated: set[tuple[str, str]] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
+    carried: set[tuple[str, str]] = field(default_factory=set)
 
     def saw(self, action: str, observation: str) -> None:
         """Take in one action and the text that followed; the first text follows the action ""."""
@@ -78,6 +80,8 @@ class Memory:
             self.closed.discard(place)
         for place in _CLOSED.findall(observation):
             self.closed.add(place)
+        if self.holding and self.at not in self.closed:
+            self.carried.add((self.holding, self.at))
 
     def _start(self, text: str) -> None:
         room, _, task = text.partition("Your task is to: ")
@@ -177,9 +181,13 @@ def _put_down(memory: Memory) -> Iterable[str]:
     for place in order:
         yield f"move {memory.holding} to {place}"
     likely = LIKELY.get(_kind(memory.holding), ())
-    for place in sorted(order, key=lambda place: likely.index(_kind(place)) if _kind(place) in likely else 99):
-        if f"move {memory.holding} to {place}" not in memory.failed:
-            yield from _reach(memory, place)
+
+    def rank(place: str) -> tuple[bool, int]:
+        known = (memory.holding, place) in memory.carried
+        return known, likely.index(_kind(place)) if _kind(place) in likely else 99
+
+    for place in sorted(order, key=rank):
+        yield from _reach(memory, place)
 
 
 def _search(memory: Memory, kind: str) -> Iterable[str]:
