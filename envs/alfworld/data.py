@@ -2,8 +2,8 @@
 
 Two layouts are read. The official one: ``json_2.1.1/<split>/<task>/<trial>/game.tw-pddl`` with ``traj_data.json``
 beside each game. The packed one: ``<split>.jsonl.gz`` (a game a line: id, task, pddl_problem, walkthrough) beside one
-domain (``*.pddl``) and one grammar (``*.twl2``). In both, the games of a split are in the order of their ids
-``<task>/<trial>``, so that an index names the same game.
+domain (``*.pddl``) and one grammar (``*.twl2``). In both, the games of a split are in the order of a hash of their ids
+``<task>/<trial>``: an index names the same game, and any stretch of tasks is a mix of all types.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ TASK_TYPES = (
 )
 _GAME = "game.tw-pddl"
 _GOAL = "UNKNOWN GOAL"
+_FORM = 1  # of the cache; raised when what is in it changes
 
 
 class DataMissing(TurngymError):
@@ -191,13 +192,12 @@ class FileSplit(Split, Protocol):
 class FolderSplit:
     """A split in the official layout."""
 
-    ids: Sequence[str]
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         found = (path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/*/{_GAME}"))
         # The original skips these too: its games know neither movable receptacles nor slices.
-        self.ids = sorted(name for name in found if "movable" not in name and "Sliced" not in name)
+        kept = [name for name in found if "movable" not in name and "Sliced" not in name]
+        self.ids: Sequence[str] = sorted(kept, key=_mixed)
         if not self.ids:
             raise DataMissing(f"{folder} holds no game files.", hint="Expected <task>/<trial>/game.tw-pddl in it.")
 
@@ -212,12 +212,10 @@ class FolderSplit:
 class PackedSplit:
     """A split in the packed form, unpacked once into a file in which games are found by place."""
 
-    ids: Sequence[str]
-
     def __init__(self, path: Path, domain: str, grammar: str) -> None:
         self.path, self.domain, self.grammar = path, domain, grammar
         index, self._games = _unpacked(path)
-        self.ids = [name for name, _, _ in index]
+        self.ids: Sequence[str] = [name for name, _, _ in index]
         self._places = [(start, end) for _, start, end in index]
 
     def __len__(self) -> int:
@@ -237,7 +235,7 @@ def cache_folder() -> Path:
 
 
 def _unpacked(path: Path) -> tuple[list[tuple[str, int, int]], Any]:
-    key = hashlib.blake2b(repr(_stamp(path)).encode(), digest_size=8).hexdigest()
+    key = hashlib.blake2b(repr((_FORM, _stamp(path))).encode(), digest_size=8).hexdigest()
     folder = cache_folder() / f"{path.name.removesuffix('.jsonl.gz')}-{key}"
     if not (folder / "index.json").is_file():
         index, games = _packed_lines(path)
@@ -262,7 +260,7 @@ def _packed_lines(path: Path) -> tuple[list[tuple[str, int, int]], bytes]:
     except (OSError, EOFError, ValueError, AttributeError, zlib.error) as error:
         raise GameError(f"{path} is damaged: {error}.", hint="Copy it again.") from None
     index, games, place = [], [], 0
-    for name, piece in sorted(pieces):
+    for name, piece in sorted(pieces, key=lambda item: _mixed(item[0])):
         index.append((name, place, place + len(piece)))
         games.append(piece)
         place += len(piece)
@@ -280,6 +278,10 @@ def _store(folder: Path, index: list[tuple[str, int, int]], games: bytes) -> Non
         shutil.rmtree(draft, ignore_errors=True)
         if not (folder / "index.json").is_file():
             raise
+
+
+def _mixed(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=8).digest()
 
 
 def _first_games(folder: Path) -> Iterator[GameFile]:

@@ -16,7 +16,9 @@ from .expert import Memory, next_action
 HELD_OUT = ("pick_cool_then_place_in_recep", "pick_two_obj_and_place")
 """The task types that RLVMR's L2 holds out."""
 _INVALID = Effect(valid=False, effective=False)
-_EFFECTS = {(won, changed): Effect(float(won), won, effective=changed) for won in (False, True) for changed in (False, True)}
+_EFFECTS = {
+    (won, changed): Effect(float(won), won, effective=changed) for won in (False, True) for changed in (False, True)
+}
 
 
 class History(NamedTuple):
