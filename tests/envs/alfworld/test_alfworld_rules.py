@@ -51,7 +51,7 @@ grammar :: """
         ],
         "box(b)": [{"rhs": "By {b.indefinite} {b.name}: #inside#"}],
         "inside": [
-            {"condition": "lidded(b:box) & open(b:box)", "rhs": "open, [{t.name | in(t:thing, b:box)}]."},
+            {"condition": "lidded(b:box) & open(b:box)", "rhs": "open, [{#item(t)# | in(t:thing, b:box)}]."},
             {"condition": "lidded(b:box)", "rhs": "shut."},
             {"rhs": "[{#item(t)# | in(t:thing, b:box)}]."}
         ],
@@ -64,7 +64,7 @@ grammar :: """
         "list_last_separator": [{"rhs": ", and "}]
     }
 """;
-action walk { template :: "walk to [{to.name | lidded(to:box)}]"; feedback :: "  #where#"; }
+action walk { template :: "walk to [{to.name | lidded(to:box)}]"; feedback :: "  At {to.name}."; }
 action lift { template :: "lift {b}"; feedback :: "Up. #inside#"; }
 action grab { template :: "grab {t}"; feedback :: "Got {t.definite} {t.name}."; }
 action drop { template :: "drop {t}"; feedback :: "Gone."; }
@@ -75,7 +75,7 @@ action peek { template :: "peek at {t}"; feedback :: "Hm, {t.id}. #pair#";
                   {"rhs": "Alone; stray } ends it"}]}
     """;
 }
-action rest { template :: "rest"; feedback :: "Zzz."; }
+action rest { template :: "rest"; feedback :: "Zzz. #where#"; }
 '''
 PROBLEM = """
 (define (problem one) (:domain shed)
@@ -119,17 +119,15 @@ def test_a_whole_game() -> None:
     assert player.do("polish nail 2") == "Rub. nail 2"
     assert not player.game.won(player.state)
     player.do("polish nail 2")
-    player.do("drop nail 2")
-    assert player.do("walk to nothing") == "By a tub 2: nail 2 cleaned, and rope 1."
-    player.do("grab nail 2")
-    assert player.do("walk to crate 1") == "By a crate 1: shut."
+    assert player.do("walk to crate 1") == "At crate 1."
     assert "drop nail 2" not in player.commands() and "rest" not in player.commands()
     assert player.do("lift crate 1") == "Up. open, nail 1."
     player.do("drop nail 2")
     assert player.game.won(player.state)
     player.do("walk to tub 1")
     player.do("lift tub 1")
-    assert player.do("rest") == "Zzz."
+    player.do("walk to crate 1")
+    assert player.do("rest") == "Zzz. By a crate 1: open, nail 2 cleaned, and nail 1."
 
 
 def test_states_are_values() -> None:
@@ -221,7 +219,7 @@ def test_problems_that_are_not_understood(old: str, new: str, message: str) -> N
         ("lidded(b:box) & open", "lidded(b:box) | open", "not understood"),
         ("not_rusty(t:thing)", "dusty(t:thing)", "dusty"),
         ("action rest {", "action sleep {", "no action 'rest'"),
-        ('feedback :: "Zzz.";', "", "feedback"),
+        ('feedback :: "Zzz. #where#";', "", "feedback"),
         ('{"rhs": "Nowhere."}', '{"lhs": "Nowhere."}', "where"),
         ('"Nowhere."}', '"Nowhere."', "JSON"),
         ("action lift", "motion lift", "line"),
