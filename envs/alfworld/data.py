@@ -80,21 +80,22 @@ def data_folder(named: str | None) -> Path | None:
     """Return the folder with ALFWorld's data, or None where there is none.
 
     Args:
-        named: the user's ``data`` argument; it wins. Else ``$TURNGYM_DATA/alfworld``, ``$ALFWORLD_DATA`` and the
-            original's default folder are looked at.
+        named: the user's ``data`` argument; it wins. Else ``$TURNGYM_DATA/alfworld``, turngym's own data folder
+            (``$XDG_DATA_HOME/turngym/alfworld``), ``$ALFWORLD_DATA`` and the original's default folder are looked at.
 
     Raises:
         DataMissing: ``named`` is no such folder.
     """
     if named is not None:
-        path = Path(named).expanduser()
+        path = Path(os.path.expanduser(named))
         if not _holds_data(path):
             raise DataMissing(f"{path} holds no ALFWorld data.", hint=_layouts())
         return path
     shared, original = os.environ.get("TURNGYM_DATA"), os.environ.get("ALFWORLD_DATA")
     candidates = [Path(shared) / "alfworld"] if shared else []
+    candidates.append(_home("XDG_DATA_HOME", "~/.local/share") / "turngym" / "alfworld")
     candidates += [Path(original)] if original else []
-    candidates.append(Path("~/.cache/alfworld").expanduser())
+    candidates.append(_home("", "~/.cache") / "alfworld")
     return next((path for path in candidates if _holds_data(path)), None)
 
 
@@ -231,7 +232,11 @@ class PackedSplit:
 
 def cache_folder() -> Path:
     """Return the folder of what is made from the user's files."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "turngym" / "alfworld"
+    return _home("XDG_CACHE_HOME", "~/.cache") / "turngym" / "alfworld"
+
+
+def _home(variable: str, usual: str) -> Path:
+    return Path(os.environ.get(variable) or os.path.expanduser(usual))  # Path.expanduser raises without a home
 
 
 def _unpacked(path: Path) -> tuple[list[tuple[str, int, int]], Any]:

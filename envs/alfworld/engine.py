@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .compiler import Args, Dynamic, Finder, Needs, Relation, compile_action, compile_test
-from .grammar import TASK_MARK, Grammar, parse_grammar, split_task
+from .grammar import TASK_MARK, Each, Grammar, Listed, parse_grammar, split_task
 from .pddl import ROOT_TYPE, Domain, Effect, Formula, GameError, Problem, atoms, parse_domain, parse_problem
 from .texts import Texts, Writer, scope_of
 
@@ -63,7 +63,7 @@ class Rules:
                     texts.writer(feedback, scope),
                 )
             )
-        self.intro = texts._rule("intro", scope_of(()))
+        self.intro = texts.rule("intro", scope_of(()))
         self.static = texts.static
         self._goals: dict[Formula, tuple[Finder, Needs]] = {}
 
@@ -281,8 +281,6 @@ def _tracked(domain: Domain, grammar: Grammar, changing: set[str], watched: froz
 
 
 def _conditions(grammar: Grammar) -> Iterable[Any]:
-    from .grammar import Each, Listed
-
     texts = [parts for pair in grammar.actions.values() for parts in pair]
     for rules in grammar.rules.values():
         for rule in rules:

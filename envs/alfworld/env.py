@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ...errors import InvalidRequest, nearest
+from ...errors import InvalidRequest, NotReset, nearest
 from ..core import Effect, TextEnv
 from .compiler import Args, Dynamic
 from .data import TASK_TYPES, DataMissing, FileSplit, GameFile, Split, data_folder, open_splits, texts_of
@@ -49,8 +50,8 @@ class ALFWorld(TextEnv):
 
     Args:
         games: "procedural" (made from seeds, any number) or "official" (the user's copy of ALFWorld's games).
-        data: folder of the user's copy; by default ``$TURNGYM_DATA/alfworld``, ``$ALFWORLD_DATA`` or
-            ``~/.cache/alfworld``.
+        data: folder of the user's copy; by default ``$TURNGYM_DATA/alfworld``,
+            ``$XDG_DATA_HOME/turngym/alfworld``, ``$ALFWORLD_DATA`` or ``~/.cache/alfworld``.
         task_types: play these of the six task types only; all by default.
 
     Raises:
@@ -73,7 +74,7 @@ class ALFWorld(TextEnv):
             raise InvalidRequest(f"Unknown games {games!r:.60}.", hint=nearest(str(games), ["official", "procedural"]))
         self.games, self.data = games, data
         self.task_types = _task_types(task_types)
-        self._source = _source(games, data, self.task_types)
+        self._source = _source(games, data_folder(data), self.task_types)
         self.splits = {name: len(split) for name, split in self._source.items()}  # type: ignore[misc]
         self._game: Game
         self._file: GameFile
@@ -129,7 +130,13 @@ class ALFWorld(TextEnv):
 
     @property
     def walkthrough(self) -> tuple[str, ...]:
-        """The actions that the game's file gives as a solution from its start."""
+        """The actions that the game's file gives as a solution from its start.
+
+        Raises:
+            NotReset: there was no ``reset``.
+        """
+        if not self.task:
+            raise NotReset("There is no game before reset.", hint="Call reset first.")
         return self._file.walkthrough
 
     def expert_action(self) -> str | None:
@@ -162,8 +169,7 @@ class _Filtered:
 
 
 @lru_cache(maxsize=16)
-def _source(games: str, data: str | None, task_types: tuple[str, ...]) -> dict[str, Split]:
-    folder = data_folder(data)
+def _source(games: str, folder: Path | None, task_types: tuple[str, ...]) -> dict[str, Split]:
     if games == "procedural":
         from .procedural import splits
 

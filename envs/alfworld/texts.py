@@ -74,7 +74,7 @@ class Texts:
         if isinstance(part, str):
             return lambda game, state, env: part
         if isinstance(part, Call):
-            return self._rule(part.rule, scope)
+            return self.rule(part.rule, scope)
         if isinstance(part, Value):
             return _value(part, scope)
         if isinstance(part, Listed):
@@ -82,7 +82,8 @@ class Texts:
         each = self._each(part, scope)
         return lambda game, state, env: "".join(each(game, state, env))
 
-    def _rule(self, name: str, scope: Scope) -> Writer:
+    def rule(self, name: str, scope: Scope) -> Writer:
+        """Return a function that writes the first alternative of a rule that fits the state."""
         if name in self._active:
             raise GameError(f"The grammar's rule {name!r} calls itself.")
         if name not in self.grammar.rules:
@@ -113,7 +114,7 @@ class Texts:
     def _listed(self, part: Listed, scope: Scope) -> Writer:
         each = self._each(part.each, scope)
         empty, separator, last = (
-            self._rule(name, scope) for name in ("list_empty", "list_separator", "list_last_separator")
+            self.rule(name, scope) for name in ("list_empty", "list_separator", "list_last_separator")
         )
 
         def write(game: Game, state: Dynamic, env: Args) -> str:

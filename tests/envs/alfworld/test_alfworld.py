@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from turngym.envs.alfworld.data import TASK_TYPES, DataMissing, open_splits, save_game, texts_of
-from turngym.envs.alfworld.env import ALFWorld
+from turngym.envs.alfworld.env import ALFWorld, _source
 from turngym.envs.alfworld.household import ROOMS
 from turngym.envs.alfworld.pddl import GameError
 from turngym.errors import InvalidRequest
@@ -26,7 +26,8 @@ GAMES = ("official", "procedural")
 def only_named_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let no copy of the user's own be found by accident."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    for name in ("ALFWORLD_DATA", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def made(games: str, **more: object) -> ALFWorld:
@@ -178,12 +179,28 @@ def test_sessions_are_small_and_forks_share() -> None:
 def test_no_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TURNGYM_DATA", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    _source.cache_clear()
     with pytest.raises(DataMissing, match="pip install"):
         ALFWorld()
     with pytest.raises(DataMissing, match="TURNGYM_DATA"):
         ALFWorld(games="official")
     with pytest.raises(DataMissing, match="json_2"):
         ALFWorld(data=str(tmp_path))
+
+
+@needs_data
+def test_the_texts_of_the_package_suffice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "site" / "alfworld"
+    (package / "data").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('the texts are read, the package is not imported')")
+    for name, text in zip(("alfred.pddl", "alfred.twl2"), texts_of(FOLDER), strict=True):
+        (package / "data" / name).write_text(text)
+    monkeypatch.delenv("TURNGYM_DATA")
+    monkeypatch.syspath_prepend(str(package.parent))
+    _source.cache_clear()
+    env = ALFWorld()
+    assert env.reset(seed=0, options={"task": "test/2"}) == made("procedural").reset(seed=0, options={"task": "test/2"})
+    _source.cache_clear()
 
 
 @needs_data
