@@ -15,7 +15,7 @@ from .expert import Plan, next_action, planned
 from .goals import Goal, Goals
 from .html import html_of
 from .nouns import Nouns, tagger
-from .official import official
+from .official import files_of, official
 from .pages import nodes_of, rich_text_of, text_of
 from .shop import Prices, Shop, State
 
@@ -54,6 +54,7 @@ def _procedural(products: int, seed: int) -> _Supply:
 
 @cache
 def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tagger_name: str) -> _Supply:
+    files_of(data)  # a wrong folder is told before a missing tagger, and that before a long build
     nouns = tagger(tagger_name)
     catalogue = official(data, limit)
     goals = Goals(catalogue, kind, seed)

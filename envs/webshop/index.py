@@ -245,22 +245,18 @@ class Index:
         """Score the documents that can be among the best ``count``."""
         found = sorted(found, key=lambda item: item[1] - item[0])
         scores = np.zeros(self.documents)  # the system maps pages in only where something is added
-        seen: list[NDArray[np.int32]] = []
         rest = sum(bound for *_, bound in found)
-        hits: NDArray[Any] = np.empty(0, dtype=np.int64)
         for done, (start, end, weight, bound) in enumerate(found):
             docs = self.docs[start:end]
             scores[docs] += self._scores(docs, self.tfs[start:end], weight)
-            seen.append(docs)
             rest -= bound
-            if done + 1 == len(found):
-                break
-            hits = np.unique(np.concatenate(seen))
-            seen = [hits]
-            floor = _floor(scores[hits], count)
-            if rest < floor:
+            # Only documents over what the other terms can add may count; usually few or none, so this is quick.
+            ahead = scores[docs]
+            if done + 1 < len(found) and int(np.count_nonzero(ahead > rest)) >= count:
+                hits = np.flatnonzero(scores > 0)
+                floor = _floor(scores[hits], count)
                 return self._refined(found[done + 1 :], hits, scores[hits], floor, rest, count)
-        hits = np.unique(np.concatenate(seen))
+        hits = np.flatnonzero(scores)
         return hits, scores[hits]
 
     def _refined(

