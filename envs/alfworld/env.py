@@ -82,12 +82,14 @@ class ALFWorld(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """What the player must know."""
-        return (
-            "You are in a house and have a task, stated in the first observation. Walk to receptacles, open them, take "
+        """What the player must know, and the task, which the first observation alone would state."""
+        rules = (
+            "You are in a house and have a task. Walk to receptacles, open them, take "
             "and move objects, use lamps, clean objects at a sink, heat them with a microwave, cool them with a "
             "fridge. You carry one object at a time. Only the admissible actions, written exactly so, do anything."
         )
+        # A prompt that keeps the last turns only would lose it.
+        return f"{rules} {self._game.task}".strip() if self.task else rules
 
     def _begin(self, split: str, index: int) -> None:
         self._file, self._game = _loaded(self._source[split], index)
