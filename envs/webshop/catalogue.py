@@ -154,6 +154,8 @@ def opened(key: dict[str, Any], products: Callable[[], Iterable[Product]]) -> Ca
             with open(base / f"{digest}.lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not _complete(folder):
+                    for stale in base.glob(f"{digest}.draft-*"):  # of builders that were killed
+                        shutil.rmtree(stale, ignore_errors=True)
                     _build(folder, key, products())
         return Catalogue(folder)
 

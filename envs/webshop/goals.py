@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from .catalogue import Catalogue, Product
 
 PRICE_STEPS = tuple(10.0 * step for step in range(1, 100))
+GOALS_VERSION = 1
+"""Raise it whenever the tables of goals come out other than before."""
 NO_LIMIT = 1_000_000  # the price limit where the instruction names none
 SHUFFLE_SEED = 233  # the original's
 
@@ -111,7 +113,7 @@ def _combination(product: Product, choice: int) -> dict[str, str]:
 
 def _tables(catalogue: Catalogue, kind: str, seed: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return the goals as rows and the products' prices; made once and kept beside the catalogue."""
-    stem = f"goals-{kind}-{seed}"
+    stem = f"goals-v{GOALS_VERSION}-{kind}-{seed}"
     paths = [catalogue.folder / f"{stem}.npy", catalogue.folder / f"{stem}-prices.npy"]
     try:
         rows, prices = (np.load(path, mmap_mode="r") for path in paths)

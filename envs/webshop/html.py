@@ -45,7 +45,7 @@ def html_of(shop: Shop, state: State, instruction: str, session: str) -> str:
 
 def _link(**values: Any) -> str:
     # Lists repeat their name; mappings stand as Python writes them.
-    return escaped("/?" + urlencode(list(_pairs(values.items())), safe="!$'()*,/:;?@"))
+    return escaped("/?" + urlencode(list(_pairs(values.items())), safe="!$'()*,/:;?@", errors="replace"))
 
 
 def _pairs(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
@@ -148,11 +148,7 @@ def _result(product: Product, state: State, session: str) -> str:
     row = f'{pad}<div class="d-flex align-items-center justify-content-between mt-1">\n'
     hidden = "".join(
         f'{row}  {pad}<h5 class="font-weight-bold my-2 product-{name}">{escaped(value)}</h5>\n{pad}</div>\n'
-        for name, value in (
-            ("category", product.category),
-            ("query", product.query),
-            ("product_category", product.product_category),
-        )
+        for name, value in _kinds(product)
     )
     return (
         '\n        <div class="col-lg-12 mx-auto list-group-item">\n          <div class="col-lg-4">\n'
@@ -167,6 +163,12 @@ def _result(product: Product, state: State, session: str) -> str:
         "                  </div>\n                </div>\n            </ul>\n"
         "          </div>\n        </div>\n        "
     )
+
+
+def _kinds(product: Product) -> tuple[tuple[str, str], ...]:
+    return (
+        ("category", product.category), ("query", product.query), ("product_category", product.product_category),
+    )  # fmt: skip
 
 
 def _item_values(shop: Shop, state: State, session: str) -> dict[str, Any]:
@@ -253,13 +255,17 @@ def _sub(shop: Shop, state: State, session: str) -> str:
         f"{_button_row(back, 'primary', '&lt; Prev')}"
         '      <div class="row top-buffer">\n        <div class="col-md-12">\n          <div class="row top-buffer">\n'
         f'            <div class="col-sm-6" name="{name}">\n              <div class="card card-body">\n{card}'
-        "              </div>\n            </div>\n          </div>\n        </div>\n      </div>\n"
+        "            </div>\n          </div>\n        </div>\n      </div>\n"
         "    </div>\n  </body>\n</html>"
     )
 
 
+_CARD_END = "              </div>\n"
+
+
 def _description(product: Product) -> tuple[str, str]:
-    return "description", f'                <p class="product-info">{escaped(product.description)}</p>\n'
+    text = escaped(product.description)
+    return "description", f'                <p class="product-info">{text}</p>\n{_CARD_END}'
 
 
 def _list(texts: Iterable[str], kind: str) -> str:
@@ -269,18 +275,18 @@ def _list(texts: Iterable[str], kind: str) -> str:
 
 
 def _features(product: Product) -> tuple[str, str]:
-    return "bulletpoints", _list(product.bullets, "product-info")
+    return "bulletpoints", _list(product.bullets, "product-info") + _CARD_END
 
 
 def _attributes(product: Product) -> tuple[str, str]:
+    row = f'{" " * 14}<div class="d-flex align-items-center justify-content-between mt-1">\n'
     kinds = "".join(
-        f'<h5 class="product-{name}">{escaped(value)}</h5>\n'
-        for name, value in (("category", product.category), ("query", product.query))
+        f'{row}{" " * 16}<h5 class="font-weight-bold my-2 product-{name}">{escaped(value)}</h5>\n{" " * 14}</div>\n'
+        for name, value in _kinds(product)
     )
-    return (
-        "attributes",
-        f"{_list(product.attributes, 'attribute')}{kinds}<h5>{escaped(product.product_category)}</h5>\n",
-    )
+    # A second column behind the list; the page closes the last column itself.
+    column = f'            </div>\n            <div class="col-sm-6" name="description">\n{kinds}'
+    return "description", f"{_list(product.attributes, 'attribute')}{_CARD_END}{column}"
 
 
 def _reviews(product: Product) -> tuple[str, str]:
@@ -289,7 +295,7 @@ def _reviews(product: Product) -> tuple[str, str]:
         f'<p class="content">{escaped(review.body)}</p></div>\n'
         for review in product.reviews
     )
-    return "reviews", f"                \n{cards}"
+    return "reviews", f"                \n{cards}{_CARD_END}"
 
 
 _CARDS = {"Description": _description, "Features": _features, "Reviews": _reviews, "Attributes": _attributes}

@@ -28,6 +28,7 @@ B = 0.4
 DIRECT_POSTINGS = 100_000  # up to here one pass over all postings is fastest
 BLOCK = 1 << 22  # postings sorted at a time while writing
 KEPT_QUERIES = 4096
+LONGEST_KEPT = 1000  # characters of a query whose results are kept
 
 
 def quantised(length: int) -> int:
@@ -182,10 +183,14 @@ class Index:
         self.documents = int(counts["documents"])
         self._filled = filled
         self._inverse = _inverse_norms(counts["words"] / max(1, filled))
-        self.search = lru_cache(maxsize=KEPT_QUERIES)(self._search)
+        self._kept = lru_cache(maxsize=KEPT_QUERIES)(self._search)
 
-    def _search(self, text: str, count: int = 50) -> NDArray[np.int64]:
+    def search(self, text: str, count: int = 50) -> NDArray[np.int64]:
         """Return the numbers of the best documents, best first."""
+        # Very long queries are not worth the memory of a cache.
+        return self._kept(text, count) if len(text) <= LONGEST_KEPT else self._search(text, count)
+
+    def _search(self, text: str, count: int) -> NDArray[np.int64]:
         found = self._query(text)
         if not found:
             return np.empty(0, dtype=np.int64)

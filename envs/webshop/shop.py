@@ -24,7 +24,6 @@ Only in ``variant="released"`` (plain bugs):
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -38,7 +37,6 @@ PAGE = 10
 BASE_URL = "http://127.0.0.1:3000"
 INDEX, SEARCH, ITEM, SUB, DONE = "", "search_results", "item_page", "item_sub_page", "done"
 SUB_PAGES = {name.lower(): name for name in ("Description", "Features", "Reviews", "Attributes")}
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 
 Sampler = Callable[[int, int], Sequence[int]]
 """Draws k of n product numbers without replacement, for ``<r>``."""
@@ -94,6 +92,17 @@ class _Special(NamedTuple):
     """What a special query finds; None where the original fails."""
 
     results: tuple[int, ...] | None
+
+
+def parse(action: str) -> tuple[str, str] | None:
+    r"""Return verb and argument of an action, None if it has none.
+
+    The same as matching ``(.+)\[(.+)\]`` at the start, which takes quadratic time on a row of brackets.
+    """
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 1, max(end - 1, 0))
+    return (line[:start], line[start + 1 : end]) if start > 0 else None
 
 
 class Shop:
@@ -163,8 +172,7 @@ class Shop:
     def _item_actions_of(self, product: int) -> tuple[str, ...]:
         # A value with brackets or a line break is shown, but the action pattern cannot name it.
         actions = ((f"click[{text}]", text) for text in self._item_clicks(product) if text not in ("", "search"))
-        found = ((action, text, _ACTION.match(action)) for action, text in actions)
-        return tuple(action for action, text, match in found if match and match.groups() == ("click", text.lower()))
+        return tuple(action for action, text in actions if parse(action) == ("click", text.lower()))
 
     @staticmethod
     def shown(state: State) -> tuple[int, ...]:
@@ -174,10 +182,10 @@ class Shop:
 
     def act(self, state: State, goal: Goal, action: str, sample: Sampler) -> State | None:
         """Return the state after an action, None if there is no such action now."""
-        found = _ACTION.match(action)
-        if found is None:
+        parsed = parse(action)
+        if parsed is None:
             return None
-        verb, argument = found[1], found[2].lower()
+        verb, argument = parsed[0], parsed[1].lower()
         if verb == "search":
             return self._search(state, tuple(argument.split(" ")), 1, sample)
         if verb != "click" or argument == "search":

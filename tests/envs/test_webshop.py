@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -25,14 +26,14 @@ from turngym.envs.webshop.nouns import MODELS
 from turngym.envs.webshop.pages import nodes_of, rich_text_of, text_of
 from turngym.envs.webshop.procedural import ProceduralGoals, procedural, product_of, split_of
 from turngym.envs.webshop.reward import rewarded, token_set_ratio
-from turngym.envs.webshop.shop import DONE, ITEM, SEARCH, Shop, State
+from turngym.envs.webshop.shop import DONE, ITEM, SEARCH, Shop, State, parse
 from turngym.errors import InvalidRequest, MissingExtra
 
 BASE: dict[str, Any] = {
     "full_description": "A plain product.",
     "pricing": "$10.00",
     "images": ["http://pictures/1.jpg"],
-    "product_category": "Home › Kitchen › Mugs",
+    "product_category": "Home \u203a Kitchen \u203a Mugs",
     "small_description": ["Holds tea", "Dishwasher safe"],
     "customization_options": "",
     "category": "garden",
@@ -345,7 +346,7 @@ def test_type_part(data: Path) -> None:
         (("cup",), "coffee mugs", "", 0.0),
         (("mug", *"bcdefghijkl"), "coffee mugs", "", 0.1),
         (("mug", *"bcdef"), "other", "", 0.5),
-        (("mug", *"bcdef"), "other", " Kitchen ›Mugs", 1.0),
+        (("mug", *"bcdef"), "other", " Kitchen \u203aMugs", 1.0),
         ((), "other", "", 0.5),
     ]:
         wanted = goal._replace(name="wanted", query=query, product_category=path)
@@ -389,6 +390,15 @@ def test_actions_that_are_none(data: Path) -> None:
         assert shop.act(item, goal, action, lambda size, count: []) is None
     assert "a[b]" in shop.clickables(item) and not any("a[b]" in action for action in shop.admissible(item))
     assert shop.act(item, goal, "click[Small] and more", lambda size, count: []) is not None
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["a[b]", "a[b", "[b]", "a[]", "a[[]", "a[b[c]]d]e", "a[]]", " a[b]\nc[d]", "a\n[b]", "]a[", "a[b]]", "[[]]", ""],
+)
+def test_actions_are_parsed_as_by_the_original_pattern(action: str) -> None:
+    match = re.match(r"(.+)\[(.+)\]", action)
+    assert parse(action) == (match.groups() if match else None)
 
 
 def test_clicked_options_show_by_the_address(data: Path) -> None:
