@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .compiler import Args, Dynamic, Finder, Needs, Relation, compile_action, compile_test
 from .grammar import TASK_MARK, Each, Grammar, Listed, parse_grammar, split_task
-from .pddl import ROOT_TYPE, Domain, Effect, Formula, GameError, Problem, atoms, parse_domain, parse_problem
+from .pddl import ROOT_TYPE, Domain, Effect, Formula, GameError, atoms, parse_domain, parse_problem
 from .texts import Texts, Writer, scope_of
 
 NOTHING_HAPPENS = "Nothing happens."
@@ -23,7 +23,6 @@ class CompiledEffect(NamedTuple):
     gains: int | None
     loses: int | None
     places: tuple[tuple[bool, int], ...]  # (is a parameter, its number or the constant's)
-    positive: bool
     condition: Callable[..., Any] | None
 
 
@@ -53,7 +52,9 @@ class Rules:
                 raise GameError(f"The grammar has no action {name!r}, which the domain has.")
             template, feedback = grammar.actions[name]
             scope = scope_of(action.parameters)
-            effects = tuple(self._effect(effect, action.parameters) for effect in action.effects)
+            # What is both deleted and added stays: deletions come first.
+            ordered = sorted(action.effects, key=lambda effect: effect.positive)
+            effects = tuple(self._effect(effect, action.parameters) for effect in ordered)
             self.moves.append(
                 Move(
                     name,
@@ -77,7 +78,7 @@ class Rules:
         if effect.condition != ("and",):
             condition = compile_test(effect.condition, parameters, self.domain, self.needs)
         gains, loses = (yes, no) if effect.positive else (no, yes)
-        return CompiledEffect(gains, loses, places, effect.positive, condition)
+        return CompiledEffect(gains, loses, places, condition)
 
     def goal(self, goal: Formula) -> tuple[Finder, Needs, tuple[str, ...]]:
         """Return the test for a goal, what it needs, and its constants; goals of one shape share the test."""
@@ -134,9 +135,12 @@ class Game:
         changing = {effect.predicate for a in parsed_domain.actions.values() for effect in a.effects}
         untracked = frozenset(read & changing - set(plain.dynamic))
         self.rules = compiled_rules(domain, grammar, untracked) if untracked else plain
-        self._name_entities(parsed)
+        # Entities without facts have no name in the reference, and no action can reach them.
+        self.ids = sorted({term for _, *terms in parsed.init for term in terms})
+        self.types = [parsed.objects[name] for name in self.ids]
+        self.names = list(display_names(self.ids).values())
+        numbers = {name: i for i, name in enumerate(self.ids)}
         relations: dict[str, set[Args]] = {}
-        numbers = self._numbers
         for name, *terms in parsed.init:
             relations.setdefault(name, set()).add(tuple([numbers[term] for term in terms]))
         empty: set[Args] = set()
@@ -148,16 +152,6 @@ class Game:
         self._goal, needs, constants = self.rules.goal(parsed.goal)
         self._goal_indexes = self._indexed(needs, relations)
         self._goal_constants = tuple(numbers.get(name, -1) for name in constants)
-        del self._numbers
-
-    def _name_entities(self, problem: Problem) -> None:
-        """Number and name the entities: those in facts by sorted id, the last of a kind getting number 1."""
-        mentioned = {term for _, *terms in problem.init for term in terms}
-        # Entities without facts have no name of their own in the reference, and no action can reach them.
-        self.ids = sorted(mentioned)
-        self._numbers = {name: i for i, name in enumerate(self.ids)}
-        self.types = [problem.objects[name] for name in self.ids]
-        self.names = list(display_names(self.ids).values())
 
     def _indexed(self, needs: Needs, relations: dict[str, set[Args]]) -> tuple[Any, ...]:
         indexes: list[Any] = []
@@ -200,7 +194,7 @@ class Game:
         """Return the state after an action; ``state`` itself where no fact changes that is ever read."""
         gained: dict[int, set[Args]] = {}
         lost: dict[int, set[Args]] = {}
-        for effect in sorted(move.effects, key=_deletes_first):
+        for effect in move.effects:
             if effect.condition is not None and not effect.condition(state, self.indexes, self.constants, *args):
                 continue
             fact = tuple([args[i] if own else self.constants[i] for own, i in effect.places])
@@ -233,12 +227,8 @@ def display_names(ids: Iterable[str]) -> dict[str, str]:
     names = {}
     for name, (kind, numbered) in kinds.items():
         names[name] = f"{kind} {left[kind] if numbered else ''}"
-        left[kind] -= 1
+        left[kind] -= numbered
     return names
-
-
-def _deletes_first(effect: CompiledEffect) -> bool:
-    return effect.positive
 
 
 def _changed(facts: Relation, gained: set[Args], lost: set[Args]) -> Relation:

@@ -95,7 +95,7 @@ class Texts:
             if not rule.condition:
                 break  # what follows is never reached
         self._active.pop()
-        if not self.grammar.rules[name][len(options) - 1].condition and len(options) == 1:
+        if len(options) == 1 and not self.grammar.rules[name][0].condition:
             return options[0][1]
 
         def write(game: Game, state: Dynamic, env: Args) -> str:
