@@ -56,11 +56,11 @@ class GameFile:
     problem: str
     walkthrough: tuple[str, ...]
 
-    @property
-    def task_type(self) -> str:
-        """One of the six task types, from the id; "" for a game whose id does not say."""
-        kind = self.id.partition("-")[0]
-        return kind if kind in TASK_TYPES else ""
+
+def task_type_of(name: str) -> str:
+    """Return which of the six task types a game's id names; "" where it names none."""
+    kind = name.partition("-")[0]
+    return kind if kind in TASK_TYPES else ""
 
 
 class Split(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from ...errors import InvalidRequest, NotReset, nearest
 from ..core import Effect, TextEnv
 from .compiler import Args, Dynamic
-from .data import TASK_TYPES, DataMissing, FileSplit, GameFile, Split, data_folder, open_splits, texts_of
+from .data import TASK_TYPES, DataMissing, FileSplit, GameFile, Split, data_folder, open_splits, task_type_of, texts_of
 from .engine import NOTHING_HAPPENS, Game, Move
 from .expert import Memory, next_action
 
@@ -77,7 +77,8 @@ class ALFWorld(TextEnv):
         self._source = _source(games, data_folder(data), self.task_types)
         self.splits = {name: len(split) for name, split in self._source.items()}  # type: ignore[misc]
         self._game: Game
-        self._file: GameFile
+        self._id = ""
+        self._walkthrough: tuple[str, ...] = ()
         self._state: Situation
 
     @property
@@ -92,7 +93,7 @@ class ALFWorld(TextEnv):
         return f"{rules} {self._game.task}".strip() if self.task else rules
 
     def _begin(self, split: str, index: int) -> None:
-        self._file, self._game = _loaded(self._source[split], index)
+        self._game, self._id, self._walkthrough = _loaded(self._source[split], index)
         game = self._game
         history = History(None, "", game.intro())
         self._state = Situation(game.start, game.commands(game.start), game.won(game.start), history)
@@ -124,22 +125,27 @@ class ALFWorld(TextEnv):
         return state
 
     def _extra_info(self) -> dict[str, Any]:
-        return {"game": self._file.id}
+        return {"game": self._id}
 
     def task_type(self) -> str:
         """Return which of the six task types this is."""
-        return self._file.task_type
+        return task_type_of(self._id)
 
     @property
     def walkthrough(self) -> tuple[str, ...]:
-        """The actions that the game's file gives as a solution from its start.
+        """The actions that the game's file gives as a solution from its start; empty before ``reset``."""
+        return self._walkthrough
+
+    def game_file(self) -> GameFile:
+        """Return the current game's texts, for example to write them with ``data.save_game``.
 
         Raises:
             NotReset: there was no ``reset``.
         """
         if not self.task:
             raise NotReset("There is no game before reset.", hint="Call reset first.")
-        return self._file.walkthrough
+        split, _, index = self.task.partition("/")
+        return self._source[split].game(int(index))
 
     def expert_action(self) -> str | None:
         """Return the next action of an expert that knows what a player has seen so far, and nothing else."""
@@ -203,10 +209,10 @@ def _official(found: dict[str, FileSplit], task_types: tuple[str, ...]) -> dict[
 
 
 @lru_cache(maxsize=64)
-def _loaded(split: Split, index: int) -> tuple[GameFile, Game]:
-    """Return a game's tables, which all its sessions share."""
+def _loaded(split: Split, index: int) -> tuple[Game, str, tuple[str, ...]]:
+    """Return a game's tables, which all its sessions share, its id and its solution; its texts are let go."""
     file = split.game(index)
-    return file, Game(file.domain, file.grammar, file.problem)
+    return Game(file.domain, file.grammar, file.problem), file.id, file.walkthrough
 
 
 def _task_types(named: Any) -> tuple[str, ...]:

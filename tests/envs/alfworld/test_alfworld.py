@@ -151,7 +151,7 @@ def test_the_folder_layout_gives_the_same(games: str, tmp_path: Path) -> None:
     texts = {}
     for index in range(6):
         observation, info = source.reset(seed=0, options={"task": f"test/{index}"})
-        save_game(source._file, tmp_path / "json_2.1.1" / "valid_unseen")
+        save_game(source.game_file(), tmp_path / "json_2.1.1" / "valid_unseen")
         texts[info["game"]] = (observation, info["admissible"])
     env = ALFWorld(games="official", data=str(tmp_path))
     assert env.splits["valid_unseen"] == 6 and "train" not in env.splits
