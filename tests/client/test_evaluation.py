@@ -387,6 +387,17 @@ def test_another_plan_does_not_fit_into_the_folder(tmp_path: Path) -> None:
     assert (tmp_path / "episodes.jsonl").read_bytes() == before
 
 
+def test_a_policy_can_join_a_run_but_none_can_leave_or_change(tmp_path: Path) -> None:
+    run(tmp_path)
+    both = run(tmp_path, policies=["random", "expert"])
+    assert (both.played, both.kept, both.missing) == (8, 8, 0)
+    assert {row.policy for row in both.rows} == {"random", "expert"}
+    with pytest.raises(InvalidRequest, match="also holds the policy 'random'"):
+        run(tmp_path, policies=["expert"])
+    with pytest.raises(InvalidRequest, match=r"random\.seed is None there and 5 here"):
+        run(tmp_path, policies=[PolicySpec("random", seed=5), "expert"])
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "episodes.jsonl").write_text("mine")
     with pytest.raises(InvalidRequest, match=r"episodes but no plan\.json"):
