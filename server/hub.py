@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 CLOSE_DRAINING = 1012
 """WebSocket close code sent when the hub shuts down ("service restart")."""
+CLOSE_S = 2.0
+"""Seconds that environments get to close at the end."""
 
 
 class Hub:
@@ -419,7 +421,7 @@ class Hub:
             for session in list(account.sessions.values()):
                 self.drop(session)
         if self._background:
-            await asyncio.wait(list(self._background), timeout=5.0)
+            await asyncio.wait(list(self._background), timeout=CLOSE_S)
         self.workers.close()
 
 

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Request, Response
 from starlette.routing import WebSocketRoute
 
-from .. import __version__
+from .. import __version__, protocol
 from ..envs.core import shown
 from ..errors import (
     CapacityReached,
@@ -130,7 +130,16 @@ async def _body(request: Request, kind: type[T], *, optional: bool = False) -> T
 
 
 def mount(api: Api, hub: Hub) -> None:
-    """Add the routes of every environment."""
+    """Add the routes of every environment.
+
+    Raises:
+        InvalidRequest: an environment's id is the prefix of the native protocol.
+    """
+    if protocol.PREFIX[1:] in hub.specs:
+        raise InvalidRequest(
+            f"An environment with the id {protocol.PREFIX[1:]!r} cannot be served: the native protocol lies there.",
+            hint="Register it under another id.",
+        )
     answers = mcp.Mcp(hub)
     Routes(api, hub).mount(answers)
     routes = api.app.router.routes

@@ -196,7 +196,7 @@ def running_hub() -> Iterator[Running]:
         yield hub
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def start_hub() -> Callable[..., Any]:
     """The context manager that runs a hub with settings of one's own."""
     return running
