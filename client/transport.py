@@ -219,7 +219,10 @@ class Wire:
         """Return (number of items, request id, message) per message."""
         if len(items) <= MAX_ITEMS:
             self._ids += 1
-            data = _encode(Request(self._ids, op, items))
+            try:
+                data = _encode(Request(self._ids, op, items))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InvalidRequest(f"This cannot be sent as JSON: {error}.", hint="Send plain values.") from error
             if len(data) <= MAX_BYTES or len(items) == 1:
                 return [(len(items), self._ids, data)]
         half = len(items) // 2
@@ -350,12 +353,16 @@ class Wire:
         if self.closed:
             return
         try:
-            if items and self._socket is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(GOODBYE_S):
-                        await self.request(op, items)
+            await self.try_request(op, items)
         finally:
             await self._end()
+
+    async def try_request(self, op: str, items: Sequence[msgspec.Struct]) -> None:
+        """Send a request if connected, and wait a moment for its answer, which does not matter."""
+        if items and self._socket is not None and not self.closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self.request(op, items)
 
     async def _end(self) -> None:
         self.closed = True
