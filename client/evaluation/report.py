@@ -236,9 +236,7 @@ def _charts(rows: Sequence[Row], summaries: Sequence[Summary], policies: Sequenc
     parts = []
     for (title, text), panels in sections.items():
         cards = "".join(f"<figure><figcaption>{escape(env)}</figcaption>{svg}</figure>" for env, svg in panels.items())
-        parts.append(
-            f"<section><h2>{escape(title)}</h2><p>{text}</p><div class='panels'>{cards}</div></section>"
-        )
+        parts.append(f"<section><h2>{escape(title)}</h2><p>{text}</p><div class='panels'>{cards}</div></section>")
     return "".join(parts)
 
 

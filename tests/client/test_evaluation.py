@@ -131,6 +131,7 @@ async def test_presets_settings_and_names_are_filled_in() -> None:
         ({"config": {"sise": 3}}, "has no setting 'sise'"),
         ({"turn": {"style": "think-acton"}}, "Did you mean 'think-action'"),
         ({"turn": {"style": "think-action"}, "level": "text"}, "text level has no turn settings"),
+        ({"policies": [PolicySpec("model", model="m")], "level": "text"}, "needs prompts"),
     ],
 )
 async def test_a_plan_that_does_not_fit_says_what_to_type(changes: dict[str, Any], says: str) -> None:
@@ -375,6 +376,18 @@ def test_a_policy_that_only_fails_is_given_up(tmp_path: Path) -> None:
     assert results.missing == 50 and 3 <= results.played < 10
     assert any("given up after 3 failures in a row: no luck" in note for note in results.notes)
     assert run(tmp_path / "all", policy, Limits(give_up_after=0), episodes=50).played == 50
+
+
+def test_a_context_too_small_for_the_first_prompt_is_noted(tmp_path: Path) -> None:
+    class Tiny(BasePolicy):
+        name = "tiny"
+
+        async def act(self, context: Context) -> Completion:
+            return Completion(text="", finish_reason="context_overflow")
+
+    results = run(tmp_path, Tiny())
+    assert any("8 episodes did not fit" in note and "token limit" in note for note in results.notes)
+    assert results.missing == 0 and results.rows[0].overflow == 1.0
 
 
 def test_another_plan_does_not_fit_into_the_folder(tmp_path: Path) -> None:

@@ -69,15 +69,15 @@ def test_an_interrupt_ends_play_at_once() -> None:
 @pytest.mark.parametrize("place", ["here", "hub"])
 def test_the_line_printed_at_the_end_plays_the_same_again(place: str, url: str) -> None:
     where = ["--url", url] if place == "hub" else []
-    first = play("frozen-lake", "--config", "size=5", *where, typed="1\n2\n3\nLeft\nq\n")
+    typed = "1\nfly\nq\n"  # no room is solved by one move
+    first = play("sokoban", "--config", "size=7", *where, typed=typed)
     assert "You left." in first
     (again,) = re.findall(r"^Again: turngym play (.*)$", first, re.MULTILINE)
-    assert "--config size=5" in again
+    assert "--config size=7" in again
     boards = [
-        re.findall(r"^│ [PO_G√X]{5} ", text, re.MULTILINE)
-        for text in (first, play(*again.split(), typed="1\n2\n3\nLeft\nq\n"))
+        re.findall(r"^│ [#_OXPS√]{7} ", text, re.MULTILINE) for text in (first, play(*again.split(), typed=typed))
     ]
-    assert boards[0] == boards[1] and len(boards[0]) >= 5
+    assert boards[0] == boards[1] and len(boards[0]) == 3 * 7
 
 
 def test_what_does_not_exist_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

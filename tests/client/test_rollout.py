@@ -290,10 +290,8 @@ async def test_a_hub_that_is_killed_and_comes_back_is_survived(new_hub: Any) -> 
 
 
 async def test_a_broken_environment_on_a_hub_is_one_failed_episode(url: str) -> None:
-    source: Source = HubSource(url)
     policy = Says({"test/1": ["break"]})
-    episodes = await played(policy, jobs("tally", 3), source=source)
-    await source.aclose()
+    episodes = await played(policy, jobs("tally", 3), source=url)
     assert [episodes[f"test/{i}"].status for i in range(3)] == ["terminated", "failed", "terminated"]
     error = episodes["test/1"].error
     assert error is not None and error["code"] == "ENVIRONMENT_FAILED"
