@@ -380,7 +380,10 @@ class Hub:
     # Life ------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Start the watch over idle sessions and hanging workers."""
+        """Start the watch over idle sessions and hanging workers; a closed hub opens again, empty."""
+        if self.draining:
+            self.draining = self.hurry = False
+            self.workers = Workers(self.settings.workers, self.settings.step_timeout_s)
         self._watch = asyncio.get_running_loop().create_task(self._watching())
 
     async def _watching(self) -> None:

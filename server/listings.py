@@ -19,6 +19,7 @@ from .schemas import Api, Parameter
 from .sessions import Account, missing
 
 TASKS_PER_PAGE = 256
+MAX_INDEX = 10**9
 
 
 def json_response(value: Any) -> Response:
@@ -41,9 +42,8 @@ def mount(api: Api, hub: Hub) -> None:
         every = await hub.tasks(request.path_params["env"], split)
         start = _number(query.get("start"), "start", 0)
         stop = _number(query.get("stop"), "stop", start + TASKS_PER_PAGE)
-        if stop - start > MAX_ITEMS:
-            raise InvalidRequest(f"{stop - start} tasks in one page.", hint=f"Ask for at most {MAX_ITEMS}.")
-        return json_response(TaskPage(split, start, len(every), list(every[start:stop])))
+        page = every[start : min(stop, start + MAX_ITEMS)]
+        return json_response(TaskPage(split, start, len(every), list(page)))
 
     async def sessions(request: Request) -> Response:
         return json_response(hub.cards(request.scope[ACCOUNT]))
@@ -56,12 +56,17 @@ def mount(api: Api, hub: Hub) -> None:
         return json_response(found.card(time.monotonic()))
 
     which = Parameter("env", "path", {"type": "string", "enum": list(hub.specs)}, "Environment id.")
-    number = {"type": "integer", "minimum": 0, "maximum": 10**9}
+    number = {"type": "integer", "minimum": 0, "maximum": MAX_INDEX}
     page = [
         which,
         Parameter("split", "query", {"type": "string", "default": "test"}),
         Parameter("start", "query", {**number, "default": 0}, "First task."),
-        Parameter("stop", "query", number, f"Task to stop before; default start + {TASKS_PER_PAGE}."),
+        Parameter(
+            "stop",
+            "query",
+            number,
+            f"Task to stop before; default start + {TASKS_PER_PAGE}, at most start + {MAX_ITEMS}.",
+        ),
     ]
     one = Parameter("session", "path", {"type": "string"}, "Session id.")
     unknown = (UnknownEnvironment,)
@@ -129,6 +134,6 @@ def _mount_service(api: Api, hub: Hub) -> None:
 def _number(text: str | None, name: str, default: int) -> int:
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or len(text) > 15:
-        raise InvalidRequest(f"{name} is {shown(text)!r}.", hint="Give a number from 0.")
+    if not (text.isascii() and text.isdigit()) or len(text) > 15 or int(text) > MAX_INDEX:
+        raise InvalidRequest(f"{name} is {shown(text)!r}.", hint=f"Give a number from 0 to {MAX_INDEX}.")
     return int(text)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import WebSocketRoute
 
 from .. import __version__, protocol
@@ -32,10 +33,27 @@ from .native import UNREADABLE, encode_json, unreadable
 from .schemas import Api, Parameter, flat_schema
 from .sessions import Account
 
-PREFIX = "/{env}"
+PREFIX = "/{env:env}"
 API_VERSION = "1.0.0"
 """Version of OpenEnv's HTTP API, as its validator reads it."""
 T = TypeVar("T")
+
+
+class EnvConvertor(Convertor[str]):
+    """The first part of a path, unless the native protocol lies there."""
+
+    regex = f"(?!{protocol.PREFIX[1:]}/)[^/]+"
+
+    def convert(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+
+register_url_convertor("env", EnvConvertor())
 
 
 class InvalidIndex(InvalidRequest):
@@ -174,6 +192,8 @@ class Routes:
 
         async def state(request: Request) -> Response:
             episode_id = request.query_params.get("episode_id")
+            if episode_id is not None and len(episode_id) > openenv.MAX_EPISODE_ID:
+                raise InvalidRequest("episode_id is too long.", hint=f"Use {openenv.MAX_EPISODE_ID} characters.")
             return _json(openenv.http_episode(hub, *_who(request), episode_id).state())
 
         async def call(request: Request) -> Response:
@@ -182,7 +202,9 @@ class Routes:
         async def end(request: Request) -> Response:
             return await mcp.delete_http(answers, request)
 
-        episode = Parameter("episode_id", "query", {"type": "string", "maxLength": 255}, "As it was given to reset.")
+        episode = Parameter(
+            "episode_id", "query", {"type": "string", "maxLength": openenv.MAX_EPISODE_ID}, "As it was given to reset."
+        )
         session = Parameter(mcp.SESSION_HEADER, "header", {"type": "string"}, "As initialize answered it.")
         full = (UnknownTask, QuotaExceeded, CapacityReached)
         self._add(
@@ -211,7 +233,7 @@ class Routes:
             "Tell where an episode stands",
             answer=openenv.State,
             parameters=[episode],
-            errors=_HERE,
+            errors=(*_HERE, InvalidRequest),
         )
         self._add(
             "POST",
@@ -219,7 +241,8 @@ class Routes:
             call,
             "Answer a JSON-RPC call (Model Context Protocol)",
             answer={"type": "object"},
-            body={"type": "object"},
+            body={},  # what is no call is answered by a JSON-RPC error
+            optional=True,
             parameters=[session],
             errors=(*_HERE, SessionNotFound),
             also={"202": "A notification; no answer"},
@@ -253,7 +276,7 @@ class Routes:
         async def document(request: Request) -> Response:
             env_id = request.path_params["env"]
             hub.spec(env_id)
-            return _json(self.api.document_under(PREFIX, "env", f"turngym {env_id}", API_VERSION))
+            return _json(self.api.document_under("/{env}", "env", f"turngym {env_id}", API_VERSION))
 
         async def manifest(request: Request) -> Response:
             card = await hub.card(request.path_params["env"])

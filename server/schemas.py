@@ -111,7 +111,7 @@ class Api:
             extra["parameters"] = described
         if self._keys and not locked:
             extra["security"] = []
-        name = f"{method.lower()}_{path.strip('/').replace('/', '_').translate(_BRACES) or 'root'}"
+        name = f"{method.lower()}_{path.strip('/').replace(':env', '').replace('/', '_').translate(_BRACES)}"
         self.app.add_api_route(
             path,
             endpoint,

@@ -52,13 +52,19 @@ def routes() -> list[tuple[str, str]]:
 
 
 def concrete(path: str) -> str:
-    return re.sub(r"\{(\w+)\}", lambda m: {"env": "bandit", "name": "bandit"}.get(m[1], "x"), path)
+    return re.sub(r"\{(\w+)(?::\w+)?\}", lambda m: {"env": "bandit", "name": "bandit"}.get(m[1], "x"), path)
 
 
 def test_the_routes_that_must_be_there_are_there() -> None:
     found = set(routes())
-    assert {("WS", "/v1/ws"), ("WS", "/{env}/ws"), ("WS", "/{env}/mcp"), ("POST", "/v1/step"), ("GET", "/")} <= found
-    assert {("GET", "/openapi.json"), ("GET", "/metrics"), ("POST", "/{env}/mcp")} <= found
+    assert {
+        ("WS", "/v1/ws"),
+        ("WS", "/{env:env}/ws"),
+        ("WS", "/{env:env}/mcp"),
+        ("POST", "/v1/step"),
+        ("GET", "/"),
+    } <= found
+    assert {("GET", "/openapi.json"), ("GET", "/metrics"), ("POST", "/{env:env}/mcp")} <= found
     assert len(found) > 40
 
 

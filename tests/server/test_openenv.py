@@ -124,7 +124,6 @@ def test_every_environment_keeps_its_promises(start_hub: Any, env_id: str) -> No
         ('{"type": "reset", "data": {"seed": 99999999999999999999}}', "EXECUTION_ERROR"),
         ('{"type": "reset", "data": {"split": "nope"}}', "EXECUTION_ERROR"),
         ('{"type": "reset", "data": {"split": "test", "index": 256}}', "EXECUTION_ERROR"),
-        ('{"type": "reset", "data": {"index": 1}}', "EXECUTION_ERROR"),
         ('{"type": "reset", "data": {"task": "test/1", "index": 1, "split": "test"}}', "EXECUTION_ERROR"),
     ],
 )
