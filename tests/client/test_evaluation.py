@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from turngym.client.evaluation.definitions import DEFINITIONS
 from turngym.client.evaluation.metrics import (
     Row,
