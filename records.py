@@ -10,10 +10,11 @@ Files are JSON Lines (``.jsonl``, or ``.jsonl.zst`` compressed with zstandard): 
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -189,11 +190,25 @@ def scrub(text: str) -> str:
 
 
 def encode_episode(episode: Episode) -> bytes:
-    """Encode one episode as one JSON line, without the newline."""
+    """Encode one episode as one JSON line, without the newline.
+
+    Raises:
+        RecordError: the episode holds a NaN or infinite number, which JSON has no word for.
+    """
     try:
-        return _encoder.encode(episode)
+        line = _encoder.encode(episode)
     except UnicodeEncodeError:
-        return _encoder.encode(scrub_tree(msgspec.to_builtins(episode)))
+        line = _encoder.encode(scrub_tree(msgspec.to_builtins(episode)))
+    if b"null" in line:
+        # Such numbers are encoded as null: the line would be written, and then be refused by the reader.
+        try:
+            _episode_decoder.decode(line)
+        except msgspec.ValidationError as error:
+            raise RecordError(
+                f"Episode {scrub(episode.id)!r:.80} cannot be written: {error}.",
+                hint="Is a reward, score or log-probability NaN or infinite? Give a finite number.",
+            ) from error
+    return line
 
 
 def scrub_tree(value: Any) -> Any:
@@ -231,8 +246,7 @@ class EpisodeWriter:
             self._end_torn_line()
 
     def _check_header(self) -> None:
-        with _open_lines(self.path) as lines:
-            _read_header(self.path, next(iter(lines), b""))
+        _read_header(self.path, next(_lines(self.path), b""))
 
     def _end_torn_line(self) -> None:
         with open(self.path, "rb") as tail:
@@ -244,7 +258,8 @@ class EpisodeWriter:
         if self._compress:
             import zstandard
 
-            data = zstandard.ZstdCompressor().compress(data)
+            # The checksum lets the reader tell a torn frame from a good one that follows it.
+            data = zstandard.ZstdCompressor(write_checksum=True).compress(data)
         start = os.fstat(self._file.fileno()).st_size
         try:
             view = memoryview(data)
@@ -274,16 +289,45 @@ class EpisodeWriter:
         self.close()
 
 
-def _open_lines(path: Path) -> IO[bytes]:
+def _lines(path: Path) -> Iterator[bytes | Exception]:
+    """Yield the lines of a file, and the error in place of each damaged stretch of compressed data."""
     if path.suffix != ".zst":
-        return open(path, "rb")
+        with open(path, "rb") as file:
+            yield from file
+    elif path.stat().st_size:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield from _compressed_lines(data)
+
+
+def _compressed_lines(data: mmap.mmap) -> Iterator[bytes | Exception]:
     import zstandard
 
-    source = open(path, "rb")  # noqa: SIM115 - closed with the reader
-    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=True))
+    position, damaged = 0, False
+    while 0 <= position < len(data):
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        end, pieces = position, []
+        try:
+            while not frame.eof:
+                chunk = data[end : end + 2**14]
+                if not chunk:
+                    raise zstandard.ZstdError("the last frame is cut off")
+                end += len(chunk)
+                pieces.append(frame.decompress(chunk))
+        except zstandard.ZstdError as error:
+            yield from (line for line in io.BytesIO(b"".join(pieces)) if line.endswith(b"\n"))
+            if not damaged:
+                yield error
+            damaged = True
+            position = data.find(zstandard.FRAME_HEADER, position + 1)
+        else:
+            damaged = False
+            position = end - len(frame.unused_data)
+            yield from io.BytesIO(b"".join(pieces))
 
 
-def _read_header(path: Path, line: bytes) -> None:
+def _read_header(path: Path, line: bytes | Exception) -> None:
+    if isinstance(line, Exception):
+        raise RecordError(f"{path}, line 1: compressed data is damaged ({line}).") from line
     try:
         header = msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -308,24 +352,22 @@ def read_episodes(path: str | os.PathLike[str], *, damaged: list[RecordError] | 
     Raises:
         RecordError: names the file and line; also for another schema or schema version.
     """
-    import zstandard
-
     path = Path(path)
-    with _open_lines(path) as lines:
-        number = 0
-        try:
-            for number, line in enumerate(lines, start=1):
-                if number == 1:
-                    _read_header(path, line)
-                elif line.strip():
-                    try:
-                        yield _episode_decoder.decode(line)
-                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                        _report(RecordError(f"{path}, line {number}: {error}."), damaged)
-        except zstandard.ZstdError as error:
-            _report(RecordError(f"{path}, after line {number}: compressed data is damaged ({error})."), damaged)
-        if number == 0:
-            raise RecordError(f"{path} is empty.", hint="Delete it, or run the evaluation that writes it again.")
+    number = 0
+    for line in _lines(path):
+        if isinstance(line, Exception) and number:
+            _report(RecordError(f"{path}, after line {number}: compressed data is damaged ({line})."), damaged)
+            continue
+        number += 1
+        if number == 1:
+            _read_header(path, line)
+        elif isinstance(line, bytes) and line.strip():
+            try:
+                yield _episode_decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _report(RecordError(f"{path}, line {number}: {error}."), damaged)
+    if number == 0:
+        raise RecordError(f"{path} is empty.", hint="Delete it, or run the evaluation that writes it again.")
 
 
 def _report(error: RecordError, damaged: list[RecordError] | None) -> None:
