@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EpisodeOver, InvalidRequest, Unsupported, nearest
+from ...errors import EpisodeOver, InvalidRequest, NotReset, Unsupported, nearest
 from ...records import Completion, Message, Turn
-from ..core import Text, TextEnv, _positive
+from ..core import Text, TextEnv, _flag, _positive
 from .hooks import RewardHook, make_hooks, revise
 from .prompts import PromptStyle, get_style, render_prompt
 
@@ -74,12 +74,12 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         self.env = env
         self.style: PromptStyle = get_style(style)
         self.memory = self.style.memory if memory is None else _memory(memory)
-        self.hooks: list[RewardHook] = make_hooks(hooks or {})
+        self.hooks: list[RewardHook] = make_hooks({} if hooks is None else hooks)
         self.max_turns = None if max_turns is None else _positive("max_turns", max_turns)
-        if variant not in VARIANTS:
+        if not isinstance(variant, str) or variant not in VARIANTS:
             raise InvalidRequest(f"Unknown variant {variant!r:.60}.", hint=nearest(str(variant), VARIANTS))
         self.variant = variant
-        self.strict = bool(strict)
+        self.strict = _flag("strict", strict)
         self.observation_space = ChatSpace()
         self.action_space = Text()
         self.render_mode = env.render_mode
@@ -124,6 +124,8 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             raise InvalidRequest(f"The completion is a {type(completion).__name__}.", hint="Send the reply as text.")
         if self.done:
             raise EpisodeOver(f"The episode of task {self.task} is over.", hint="Call reset to start another.")
+        if not self._last:
+            raise NotReset("step was called before reset.", hint="Call reset first.")
         reply = self._grammar.parse(completion.text, "released" if self.variant == "released" else "default")
         action = "" if self.strict and not reply.format_valid else reply.action
         before = self._last
@@ -167,7 +169,13 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         return self.prompt(), turn.reward, terminated, truncated, info
 
     def prompt(self) -> list[Message]:
-        """Return the current prompt again."""
+        """Return the current prompt again.
+
+        Raises:
+            NotReset: there was no ``reset``.
+        """
+        if not self._last:
+            raise NotReset("There is no prompt before reset.", hint="Call reset first.")
         env = self.env
         several = ""
         if env.separator is not None and env.max_actions_per_step > 1:
@@ -245,6 +253,11 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
     def seed(self) -> int:
         """Seed of the current episode's noise."""
         return self.env.seed
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
+        """The text environment's noise: the turn level draws none of its own."""
+        return self.env._np_random
 
     @property
     def splits(self) -> Mapping[str, int]:

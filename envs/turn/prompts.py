@@ -130,7 +130,7 @@ STYLES: Mapping[str, PromptStyle] = {
 
 def get_style(name: str) -> PromptStyle:
     """Return the style of that name, or raise :class:`InvalidRequest` naming the nearest."""
-    if name not in STYLES:
+    if not isinstance(name, str) or name not in STYLES:
         raise InvalidRequest(f"No prompt style {name!r:.60}.", hint=nearest(str(name), STYLES))
     return STYLES[name]
 

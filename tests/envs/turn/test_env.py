@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turngym import TurnEnv, make
-from turngym.errors import EpisodeOver, InvalidRequest
+from turngym.errors import EpisodeOver, InvalidRequest, NotReset
 from turngym.records import Completion
 
 START = {"task": "test/3"}
@@ -156,10 +156,19 @@ def test_bad_settings_name_the_nearest() -> None:
         ({"memory": -2}, "memory"),
         ({"max_turns": 0}, "max_turns"),
         ({"variant": "paper"}, "variant"),
+        ({"variant": ["released"]}, "variant"),
+        ({"style": ["think-action"]}, "style"),
+        ({"strict": "no"}, "strict"),
+        ({"hooks": ["format-penalty"]}, "hooks"),
+        ({"hooks": {"format-penalty": 0.1}}, "hooks"),
     ):
         with pytest.raises(InvalidRequest, match=match):
             lake(**options)
     env = lake()
+    with pytest.raises(NotReset):
+        env.prompt()
+    with pytest.raises(NotReset):
+        env.step("Left")
     env.reset(seed=0)
     with pytest.raises(InvalidRequest):
         env.step(3)  # type: ignore[arg-type]
