@@ -149,6 +149,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 - gymnasium's own attribute
     splits: ClassVar[Mapping[str, int]] = {"train": 100_000, "validation": 256, "test": 256}
     separator: ClassVar[str | None] = None
+    deterministic: ClassVar[bool] = False
+    """Whether no action draws noise, so that a plan made on a fork holds."""
     expert_success: ClassVar[float] = 0.0
     """Share of test tasks that ``expert`` wins at least; 0 where there is no expert."""
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)

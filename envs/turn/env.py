@@ -201,9 +201,24 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         return self.style.wrap(action, thought)
 
     def expert_action(self) -> str | None:
-        """Return a well-formed reply that takes the expert's action, None where no expert is known."""
-        action = self.env.expert_action()
-        return None if action is None else self.wrap(action)
+        """Return a well-formed reply that takes the expert's action, None where no expert is known.
+
+        Where several actions may be joined and no action draws noise, the reply holds as many as are allowed.
+        """
+        env = self.env
+        action = env.expert_action()
+        if action is None:
+            return None
+        actions = [action]
+        if env.separator is not None and env.deterministic and env.max_actions_per_step > 1:
+            scout = env.fork()
+            while len(actions) < env.max_actions_per_step:
+                scout.step(actions[-1])
+                following = None if scout.done else scout.expert_action()
+                if following is None:
+                    break
+                actions.append(following)
+        return self.wrap(f" {env.separator} ".join(actions))
 
     def expert(self) -> Iterator[str]:
         """Yield expert replies, each made in the state at the time it is asked for."""

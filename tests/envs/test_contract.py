@@ -108,6 +108,18 @@ def test_fork_continues_and_is_independent(env_id: str) -> None:
     assert play(env, actions) == expected
 
 
+def test_what_is_called_deterministic_is(env_id: str) -> None:
+    env, other = make(env_id), make(env_id)
+    transcripts = set()
+    for index in range(16):
+        env.reset(seed=index, options={"task": f"test/{index}"})
+        other.reset(seed=index + 1000, options={"task": f"test/{index}"})
+        actions = some_actions(env, index, 20)
+        results = [[step[:4] for step in play(each, actions)] for each in (env, other)]  # type: ignore[index]
+        transcripts.add(results[0] == results[1])
+    assert transcripts == {True} if env.deterministic else False in transcripts
+
+
 def test_fork_with_a_seed_equals_reseed(env_id: str) -> None:
     env = make(env_id)
     env.reset(seed=1, options={"task": "test/2"})

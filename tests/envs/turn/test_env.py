@@ -126,6 +126,17 @@ def test_planning_is_rewarded_at_the_end_and_the_rewrite_is_visible() -> None:
     assert env.turns[0].reward == sum(env.turns[0].rewards.values()) > 0
 
 
+def test_the_expert_joins_actions_where_nothing_is_random() -> None:
+    env = TurnEnv(make("sokoban-large", max_actions_per_step=4), style="think-answer")
+    shortest = env.reset(seed=0, options={"task": "test/5"})[1]["shortest"]
+    for reply in env.expert():
+        info = env.step(reply)[4]
+    assert info["won"] and info["step"] == shortest and info["turn"] == -(-shortest // 4)
+    lake_env = lake(style="think-answer")
+    lake_env.reset(seed=0, options=START)
+    assert "||" not in str(lake_env.expert_action())
+
+
 def test_forks_do_not_share_turns() -> None:
     env = lake(style="meta-tags", hooks={"meta-reasoning": {}})
     env.reset(seed=0, options=START)
@@ -144,6 +155,57 @@ def test_token_data_stays_in_the_turn() -> None:
     completion = Completion(env.wrap("Left"), token_ids=[5, 6], logprobs=[-0.1, -0.2], policy_version=3)
     env.step(completion)
     assert env.turns[0].completion is completion
+
+
+def test_a_turn_knows_the_states_around_it_and_its_steps() -> None:
+    env = lake(style="think-answer")
+    _, info = env.reset(seed=0, options=START)
+    before = info["anchor"]
+    info = env.step(env.wrap("Left || Up || Up"))[4]
+    turn = env.turns[0]
+    assert (turn.anchor, turn.next_anchor, turn.steps) == (before, info["anchor"], 3)
+    assert turn.anchor != turn.next_anchor
+
+
+def test_the_chat_tells_the_reward_of_the_environment() -> None:
+    env = TurnEnv(make("sokoban"), style="think-answer", hooks={"format-penalty": {}})
+    env.reset(seed=0, options=START)
+    messages, reward, *_ = env.step("<answer>Up</answer>")
+    assert reward == pytest.approx(-0.2)
+    assert messages[-1]["content"].startswith("Reward: -0.1\n")
+
+
+def test_a_new_episode_has_no_plan_yet() -> None:
+    env = lake(style="meta-tags")
+    for _ in range(2):
+        env.reset(seed=0, options=START)
+        messages, *_ = env.step("<monitor>ok</monitor><action>left</action>")
+        assert "Your plan so far: none yet" in messages[0]["content"]
+        env.step("<planning>1. west</planning><action>left</action>")
+
+
+def test_a_lost_episode_pays_no_plan() -> None:
+    env = lake(style="meta-tags", max_turns=2, hooks={"meta-reasoning": {}})
+    env.reset(seed=0, options=START)
+    for _ in range(2):
+        info = env.step("<planning>1. west</planning><action>left</action>")[4]
+    assert env.done and not info["won"] and info["revised"] == {}
+    assert [turn.rewards["meta-reasoning"] for turn in env.turns] == [0.0, 0.0]
+
+
+def test_an_invalid_action_costs_its_penalty() -> None:
+    env = lake(style="think-action", hooks={"invalid-action-penalty": {"penalty": 0.5}})
+    env.reset(seed=0, options=START)
+    assert env.step(env.wrap("fly"))[1] == -0.5
+    assert env.step(env.wrap("left"))[1] == 0.0
+
+
+def test_long_lists_of_actions_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = lake(style="think-action")
+    monkeypatch.setattr(env.env, "_admissible", lambda: [f"go {number}" for number in range(250)])
+    messages, info = env.reset(seed=0, options=START)
+    assert len(info["admissible"]) == 250
+    assert "go 199, and 50 more]" in messages[0]["content"]
 
 
 def test_bad_settings_name_the_nearest() -> None:
