@@ -67,12 +67,14 @@ class Completion(msgspec.Struct, omit_defaults=True):
         token_ids: sampled token ids (T,); never re-tokenised.
         logprobs: log-probability of each sampled token under the sampling policy (T,), nats.
         entropies: entropy of each sampling distribution (T,), nats.
+        certainty: uncertainty signal of each token (T,), as the recipe defines it (T2PO's M_t).
         forced: per token (T,), true where the token was forced and not sampled (loss mask 0).
         finish_reason: "stop", "length", "context_overflow" or what the server said.
         prompt_tokens: prompt length in tokens, where known.
         completion_tokens: reply length in tokens, where known.
         cost: price of this call in the currency of the policy's price list, where known.
         policy_version: version of the weights that sampled it.
+        info: anything else worth keeping, for example the number of discarded samples before this one.
     """
 
     text: str
@@ -80,12 +82,14 @@ class Completion(msgspec.Struct, omit_defaults=True):
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     entropies: list[float] | None = None
+    certainty: list[float] | None = None
     forced: list[bool] | None = None
     finish_reason: str = "stop"
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost: float | None = None
     policy_version: int | None = None
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Turn(msgspec.Struct, omit_defaults=True):
@@ -142,6 +146,10 @@ class Episode(msgspec.Struct, omit_defaults=True):
         split: split of the task.
         group: id shared by the episodes of one group (same task and variation), "" for none.
         member: position in the group.
+        parent: id of the episode that this one was forked from, "" for none; the first ``fork_turn`` turns are
+            the parent's.
+        fork_turn: turns played before the fork.
+        reseeds: (turn, seed) of every new noise seed since the reset, as ``fork(seed)`` and ``reseed`` give.
         status: "terminated", "truncated", "failed" (see ``error``) or "running".
         error: RFC 9457 problem of a failed episode.
         turns: the turns in order.
@@ -166,6 +174,9 @@ class Episode(msgspec.Struct, omit_defaults=True):
     split: str = ""
     group: str = ""
     member: int = 0
+    parent: str = ""
+    fork_turn: int = 0
+    reseeds: list[tuple[int, int]] = msgspec.field(default_factory=list)
     status: Status = "running"
     error: dict[str, Any] | None = None
     turns: list[Turn] = msgspec.field(default_factory=list)
@@ -237,6 +248,8 @@ class EpisodeWriter:
         self._compress = self.path.suffix == ".zst"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists() or self.path.stat().st_size == 0
+        if not fresh and not self._compress:
+            fresh = self._drop_torn_header()
         if not fresh:
             self._check_header()
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
@@ -247,6 +260,14 @@ class EpisodeWriter:
 
     def _check_header(self) -> None:
         _read_header(self.path, next(_lines(self.path), b""))
+
+    def _drop_torn_header(self) -> bool:
+        """Empty a file that ends inside our own header: a crash in the very first write."""
+        header = _encoder.encode({"schema": SCHEMA, "version": VERSION})
+        if self.path.stat().st_size > len(header) or not header.startswith(self.path.read_bytes()):
+            return False
+        os.truncate(self.path, 0)
+        return True
 
     def _end_torn_line(self) -> None:
         with open(self.path, "rb") as tail:

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -201,6 +202,8 @@ class _Player:
         self, context: Context, completion: Completion, result: tuple[Observation, float, bool, bool, dict[str, Any]]
     ) -> None:
         _, reward, terminated, truncated, info = result
+        if not isfinite(reward):
+            raise EnvironmentFailed(f"The environment gave the reward {reward}.", hint="Mend the environment.")
         turn = self._turn(context, completion)
         turn.next_anchor = str(info.get("anchor", ""))
         turn.action = str(info.get("action", completion.text))

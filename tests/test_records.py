@@ -174,3 +174,11 @@ def test_a_full_disk_harms_nothing(tmp_path: Path) -> None:
     )
     assert "Cannot write" in done.stdout and "Free disk space" in done.stdout
     assert len(list(read_episodes(path))) >= 3
+
+
+def test_a_torn_header_is_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(b'{"schema": "turngym'.replace(b": ", b":"))
+    with EpisodeWriter(path) as writer:
+        writer.write(episode(0))
+    assert list(read_episodes(path)) == [episode(0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         max_turns: turns after which the episode is truncated, None for no limit but the environment's own.
         variant: "released" executes the end of a tagless reply as an action, as the papers' code does.
         strict: a malformed reply is never executed, even where the relaxed rule finds an action.
+        language_rule: whether Chinese characters make a reply malformed (the papers' rule); None as the grammar says.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -70,6 +72,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         max_turns: int | None = None,
         variant: str = "default",
         strict: bool = False,
+        language_rule: bool | None = None,
     ) -> None:
         self.env = env
         self.style: PromptStyle = get_style(style)
@@ -86,6 +89,8 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         self.turns: list[Turn] = []
         self.done = False
         self._grammar = self.style.rules
+        if language_rule is not None and language_rule != self._grammar.ban_cjk:
+            self._grammar = dataclasses.replace(self._grammar, ban_cjk=bool(language_rule))
         self._plan = ""
         self._observation = ""
         self._last: dict[str, Any] = {}
@@ -140,7 +145,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             action_valid=info["action_valid"],
             format_valid=reply.format_valid,
             void=reply.void,
-            tag=reply.tag,
+            tag=reply.tag if reply.format_valid else "",
             steps=info["steps"],
             info={"prompt": before["prompt"]},
         )

@@ -120,7 +120,7 @@ STYLES: Mapping[str, PromptStyle] = {
             "Reply in the form <think>…</think><answer>…</answer>."
         ),
         later=(
-            "Reward: {reward}\n\nTurn {step}\nState:\n{observation}\nYou have {actions_left} action(s) left. "
+            "Reward: {reward:g}\n\nTurn {step}\nState:\n{observation}\nYou have {actions_left} action(s) left. "
             "Reply in the form <think>…</think><answer>…</answer>."
         ),
         several="You may give up to {max_actions} actions in one answer, joined by {separator}.",
@@ -153,7 +153,8 @@ def render_prompt(
     values["history"] = "\n".join(
         style.entry.format(n=turn.index + 1, observation=turn.observation, action=turn.action) for turn in shown
     )
-    return [*_system(style), Message(role="user", content=(style.later if turns else style.first).format(**values))]
+    template = style.later if shown else style.first
+    return [*_system(style), Message(role="user", content=template.format(**values))]
 
 
 def _system(style: PromptStyle) -> list[Message]:

@@ -20,6 +20,9 @@ const EPISODE = {
   split: ["string", ""],
   group: ["string", ""],
   member: ["number", 0],
+  parent: ["string", ""],
+  fork_turn: ["number", 0],
+  reseeds: ["array", []],
   status: ["string", "running"],
   error: ["object", null],
   turns: ["array", []],
@@ -58,6 +61,7 @@ const COMPLETION = {
   completion_tokens: ["number", null],
   cost: ["number", null],
   policy_version: ["number", null],
+  info: ["object", {}],
 };
 
 // A test holds these against records.py.

@@ -90,7 +90,8 @@ async def test_an_episode_is_recorded_turn_by_turn() -> None:
     assert episode.style == {"style": "think-action"} and episode.policy == "expert"
     turns = episode.turns
     assert [turn.index for turn in turns] == list(range(len(turns)))
-    assert all(turn.format_valid and turn.action_valid and turn.steps == 1 for turn in turns)
+    assert all(turn.format_valid and turn.action_valid for turn in turns)
+    assert [turn.steps for turn in turns] == [len(turn.action.split("||")) for turn in turns]
     assert all(turn.next_anchor == later.anchor for turn, later in pairwise(turns))
     assert all(turn.completion.text != turn.action and "######" in turn.observation for turn in turns)
     assert episode.reward == pytest.approx(sum(turn.rewards["env"] for turn in turns))

@@ -60,7 +60,7 @@ def test_chat_keeps_the_conversation_as_it_was() -> None:
     second, *_ = env.step(reply)
     assert second[: len(first)] == first
     assert second[len(first)] == {"role": "assistant", "content": reply}
-    assert second[-1]["content"].startswith("Reward: 0.0\n\nTurn 2")
+    assert second[-1]["content"].startswith("Reward: 0\n\nTurn 2")
     assert "98 action(s) left" in second[-1]["content"]
     third, *_ = env.step(env.wrap("Up"))
     assert third[: len(second)] == second
@@ -234,3 +234,17 @@ def test_bad_settings_name_the_nearest() -> None:
     env.reset(seed=0)
     with pytest.raises(InvalidRequest):
         env.step(3)  # type: ignore[arg-type]
+
+
+def test_the_language_rule_can_be_set() -> None:
+    for rule, valid in ((None, False), (True, False), (False, True)):
+        env = lake(style="think-action", language_rule=rule)
+        env.reset(seed=0, options=START)
+        assert env.step("<think>往左</think><action>left</action>")[4]["format_valid"] is valid
+
+
+def test_a_malformed_reply_has_no_tag() -> None:
+    env = lake(style="meta-tags")
+    env.reset(seed=0, options=START)
+    assert env.step("<explore>x</explore><action>left</action>")[4]["tag"] == "explore"
+    assert env.step("<explore>x</explore><explore>y</explore><action>left</action>")[4]["tag"] == ""
