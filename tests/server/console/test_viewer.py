@@ -152,8 +152,8 @@ def test_the_schema_is_that_of_the_records(console: Any, struct: type[msgspec.St
     known = console.driver.execute_async_script(script, struct.__name__)
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     # What only training needs is left out of the browser's memory.
-    left_out = {"prompt_ids", "token_ids", "logprobs", "entropies", "certainty", "forced"} if struct is Completion else set()
-    assert set(known) == set(fields) - left_out
+    left_out = {"prompt_ids", "token_ids", "logprobs", "entropies", "certainty", "forced"}
+    assert set(known) == set(fields) - (left_out if struct is Completion else set())
     for name, (_, *default) in known.items():
         field = fields[name]
         assert (default == []) is field.required, name
