@@ -140,7 +140,7 @@ class SocketLink:
 
     async def _say(self, payload: bytes) -> None:
         if self._direct is not None:
-            await self._direct.writable.wait()
+            await self._direct.drained()
             self._direct.send_text(payload)
         elif self.open:
             with contextlib.suppress(OSError):  # the peer may leave at any time
