@@ -45,6 +45,7 @@ def run(out: Path, **changes: Any) -> Results:
     plan = EvalPlan(
         **{"envs": ["bandit", "sokoban"], "policies": ["expert", ATTACK], "episodes": 12, "pass_k": 2, **changes}
     )
+    plan.config = {"max_actions_per_step": 1}
     plan.turn = {"max_turns": 8, "hooks": {"format-penalty": {}}}
     return evaluate(plan, out, policies={"expert": ExpertPolicy(), ATTACK: Hostile()})
 
