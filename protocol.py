@@ -176,7 +176,7 @@ ITEMS: dict[str, type[msgspec.Struct]] = {
 class Frame(msgspec.Struct, omit_defaults=True):
     """One WebSocket request; ``items`` are decoded once ``op`` is known."""
 
-    id: int
+    id: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     op: str
     items: msgspec.Raw = msgspec.Raw(b"[]")
 

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 Slot = Reply | asyncio.Task[Reply]
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(order="sorted").encode
+LONG_ACTION = 32_768
+"""Characters from which on an action is parsed in a thread, wherever the environment steps."""
 
 
 # Making sessions -----------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def step(hub: Hub, item: Step, account: Account, link: Link | None) -> Slot:
     session.touched = monotonic()
     if link is not None:
         session.link = link
-    if session.pending or not session.inline:
+    if session.pending or not session.inline or len(item.action) > LONG_ACTION:
         return hub.start(
             session,
             lambda: _env_of(session).step(item.action),
