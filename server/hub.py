@@ -171,6 +171,8 @@ class Hub:
                 busy = SessionBusy(
                     f"{each.pending} operations wait for session {each.id}.", hint="Await their answers, then go on."
                 )
+                if session.env is None and not session.pending:
+                    self.drop(session)  # a copy that will not be made
                 return self.refused(session.id, session.env_id, busy)
         session.pending += 1
         if parent is not None:

@@ -29,7 +29,12 @@ def json_response(value: Any) -> Response:
 
 def mount(api: Api, hub: Hub) -> None:
     """Add the listing routes."""
+    _mount_envs(api, hub)
+    _mount_sessions(api, hub)
+    _mount_service(api, hub)
 
+
+def _mount_envs(api: Api, hub: Hub) -> None:
     async def envs(request: Request) -> Response:
         return json_response(await hub.all_cards())
 
@@ -45,6 +50,29 @@ def mount(api: Api, hub: Hub) -> None:
         page = every[start : min(stop, start + MAX_ITEMS)]
         return json_response(TaskPage(split, start, len(every), list(page)))
 
+    which = Parameter("env", "path", {"type": "string", "enum": list(hub.specs)}, "Environment id.")
+    number = {"type": "integer", "minimum": 0, "maximum": MAX_INDEX}
+    page = [
+        Parameter("split", "query", {"type": "string", "default": "test"}, "Name of the split."),
+        Parameter("start", "query", {**number, "default": 0}, "First task."),
+        Parameter("stop", "query", number, f"Task to stop before: {TASKS_PER_PAGE} on, at most {MAX_ITEMS}."),
+    ]
+    root = f"{PREFIX}/envs"
+    unknown = (UnknownEnvironment,)
+    api.add("GET", root, envs, "List the environments", answer=list[EnvCard])
+    api.add("GET", f"{root}/{{env}}", env, "Describe one", answer=EnvCard, parameters=[which], errors=unknown)
+    api.add(
+        "GET",
+        f"{root}/{{env}}/tasks",
+        tasks,
+        "List task ids of a split, a page at a time",
+        answer=TaskPage,
+        parameters=[which, *page],
+        errors=(*unknown, UnknownTask, InvalidRequest),
+    )
+
+
+def _mount_sessions(api: Api, hub: Hub) -> None:
     async def sessions(request: Request) -> Response:
         return json_response(hub.cards(request.scope[ACCOUNT]))
 
@@ -55,46 +83,19 @@ def mount(api: Api, hub: Hub) -> None:
             raise missing(request.path_params["session"])
         return json_response(found.card(time.monotonic()))
 
-    which = Parameter("env", "path", {"type": "string", "enum": list(hub.specs)}, "Environment id.")
-    number = {"type": "integer", "minimum": 0, "maximum": MAX_INDEX}
-    page = [
-        which,
-        Parameter("split", "query", {"type": "string", "default": "test"}),
-        Parameter("start", "query", {**number, "default": 0}, "First task."),
-        Parameter(
-            "stop",
-            "query",
-            number,
-            f"Task to stop before; default start + {TASKS_PER_PAGE}, at most start + {MAX_ITEMS}.",
-        ),
-    ]
-    one = Parameter("session", "path", {"type": "string"}, "Session id.")
-    unknown = (UnknownEnvironment,)
-    root = f"{PREFIX}/envs"
-    api.add("GET", root, envs, "List the environments", answer=list[EnvCard])
-    api.add(
-        "GET", f"{root}/{{env}}", env, "Describe one environment", answer=EnvCard, parameters=[which], errors=unknown
-    )
+    root = f"{PREFIX}/sessions"
+    which = [Parameter("session", "path", {"type": "string"}, "Session id.")]
+    missed = (SessionNotFound,)
+    api.add("GET", root, sessions, "List the sessions of the caller's key", answer=list[SessionCard])
     api.add(
         "GET",
-        f"{root}/{{env}}/tasks",
-        tasks,
-        "List task ids of a split, a page at a time",
-        answer=TaskPage,
-        parameters=page,
-        errors=(*unknown, UnknownTask, InvalidRequest),
-    )
-    api.add("GET", f"{PREFIX}/sessions", sessions, "List the sessions of the caller's key", answer=list[SessionCard])
-    api.add(
-        "GET",
-        f"{PREFIX}/sessions/{{session}}",
+        f"{root}/{{session}}",
         session,
         "Describe one session",
         answer=SessionCard,
-        parameters=[one],
-        errors=(SessionNotFound,),
+        parameters=which,
+        errors=missed,
     )
-    _mount_service(api, hub)
 
 
 def _mount_service(api: Api, hub: Hub) -> None:

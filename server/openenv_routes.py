@@ -132,7 +132,7 @@ _SCHEMAS = Schemas(
     reset_observation=flat_schema(openenv.Observation),
 )
 _HERE = (UnknownEnvironment,)
-_PLAY = (*_HERE, SessionNotFound, InvalidRequest, EnvironmentFailed, StepTimeout)
+_PLAY = (SessionNotFound, InvalidRequest, EnvironmentFailed, StepTimeout)
 
 
 def _json(value: Any) -> Response:
@@ -180,6 +180,12 @@ class Routes:
 
     def mount(self, answers: mcp.Mcp) -> None:
         """Add every route."""
+        self._play()
+        self._mcp(answers)
+        self._describe()
+        self._tasks()
+
+    def _play(self) -> None:
         hub = self.hub
 
         async def reset(request: Request) -> Response:
@@ -196,35 +202,26 @@ class Routes:
                 raise InvalidRequest("episode_id is too long.", hint=f"Use {openenv.MAX_EPISODE_ID} characters.")
             return _json(openenv.http_episode(hub, *_who(request), episode_id).state())
 
-        async def call(request: Request) -> Response:
-            return await mcp.serve_http(answers, request)
-
-        async def end(request: Request) -> Response:
-            return await mcp.delete_http(answers, request)
-
-        episode = Parameter(
-            "episode_id", "query", {"type": "string", "maxLength": openenv.MAX_EPISODE_ID}, "As it was given to reset."
-        )
-        session = Parameter(mcp.SESSION_HEADER, "header", {"type": "string"}, "As initialize answered it.")
-        full = (UnknownTask, QuotaExceeded, CapacityReached)
+        name = {"type": "string", "maxLength": openenv.MAX_EPISODE_ID}
+        shown = {"answer": openenv.Envelope}
         self._add(
             "POST",
             "/reset",
             reset,
             "Start an episode",
-            answer=openenv.Envelope,
             body=openenv.ResetArguments,
             optional=True,
-            errors=(*_PLAY, *full),
+            errors=(*_PLAY, UnknownTask, QuotaExceeded, CapacityReached),
+            **shown,
         )
         self._add(
             "POST",
             "/step",
             step,
             "Act in the episode that episode_id names",
-            answer=openenv.Envelope,
             body=openenv.EpisodeStep,
             errors=(*_PLAY, NotReset, EpisodeOver),
+            **shown,
         )
         self._add(
             "GET",
@@ -232,9 +229,18 @@ class Routes:
             state,
             "Tell where an episode stands",
             answer=openenv.State,
-            parameters=[episode],
-            errors=(*_HERE, InvalidRequest),
+            parameters=[Parameter("episode_id", "query", name, "As it was given to reset.")],
+            errors=(InvalidRequest,),
         )
+
+    def _mcp(self, answers: mcp.Mcp) -> None:
+        async def call(request: Request) -> Response:
+            return await mcp.serve_http(answers, request)
+
+        async def end(request: Request) -> Response:
+            return await mcp.delete_http(answers, request)
+
+        session = Parameter(mcp.SESSION_HEADER, "header", {"type": "string"}, "As initialize answered it.")
         self._add(
             "POST",
             "/mcp",
@@ -244,7 +250,7 @@ class Routes:
             body={},  # what is no call is answered by a JSON-RPC error
             optional=True,
             parameters=[session],
-            errors=(*_HERE, SessionNotFound),
+            errors=(SessionNotFound,),
             also={"202": "A notification; no answer"},
         )
         self._add(
@@ -253,11 +259,9 @@ class Routes:
             end,
             "End the session that the header names",
             parameters=[session],
-            errors=(*_HERE, SessionNotFound),
+            errors=(SessionNotFound,),
             also={"204": "Ended"},
         )
-        self._describe()
-        self._tasks()
 
     def _describe(self) -> None:
         hub = self.hub

@@ -163,6 +163,9 @@ def test_too_much_waiting_for_one_session_is_refused(running_hub: Any, tools: An
         items = [{"session": session, "action": "wait busy"}] + [{"session": session, "action": "go"}] * 70
         socket.send(msgspec.json.encode({"id": 1, "op": "step", "items": items}).decode())
         tools.wait_for(lambda: hub.hub.accounts[0].sessions[session].pending == 64)
+        total = hub.hub.total
+        assert hub.fail("fork", session=session, to="never") == "SESSION_BUSY"
+        assert hub.hub.total == total
         gate.set()
         replies = msgspec.json.decode(socket.recv(10))["items"]
     assert [reply.get("error", {}).get("code") for reply in replies] == [None] * 64 + ["SESSION_BUSY"] * 7
