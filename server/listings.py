@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from .. import __version__
 from ..envs.core import shown
-from ..errors import Draining, InvalidRequest, SessionNotFound, UnknownEnvironment, UnknownTask
+from ..errors import CapacityReached, Draining, InvalidRequest, SessionNotFound, UnknownEnvironment, UnknownTask
 from ..protocol import MAX_ITEMS, PREFIX, EnvCard, SessionCard, TaskPage
 from .gate import ACCOUNT
 from .hub import Hub
@@ -107,6 +107,7 @@ def _mount_service(api: Api, hub: Hub) -> None:
     async def ready(request: Request) -> Response:
         if hub.draining:
             raise Draining("The hub shuts down.", hint="Use another hub.")
+        hub.workers.check()
         return json_response({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
@@ -123,7 +124,7 @@ def _mount_service(api: Api, hub: Hub) -> None:
         ready,
         "Say whether new sessions are taken",
         answer=status,
-        errors=(Draining,),
+        errors=(Draining, CapacityReached),
         tag="service",
         locked=False,
     )

@@ -152,7 +152,6 @@ class Message(msgspec.Struct):
 
 
 decode_reset = msgspec.json.Decoder(ResetArguments).decode
-decode_step = msgspec.json.Decoder(EpisodeStep).decode
 _decode_action = msgspec.json.Decoder(Action).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 

@@ -87,6 +87,7 @@ def test_a_hanging_step_times_out_and_the_hub_goes_on(start_hub: Any, tools: Any
         assert hub.hub.workers.stuck == 2
         # As many threads hang as there may be: no more work for threads, but what is inline goes on.
         assert hub.fail("step", session=names[4], action="go") == "CAPACITY_REACHED"
+        assert hub.http.get("/ready").json()["code"] == "CAPACITY_REACHED"
         assert "turngym_stuck_threads 2.0" in hub.http.get("/metrics").text
         gate.set()
         tools.wait_for(lambda: hub.hub.workers.stuck == 0)
