@@ -74,9 +74,9 @@ conformance: .venv-openenv/.stamp ## run the stock OpenEnv client and validator 
 docker-test: .venv/.stamp ## build the image, start it, evaluate from outside, stop it
 	bash tests/docker/run.sh
 
-hosted-test: .venv/.stamp ## evaluate a real model behind an OpenAI-compatible API
-	$(BIN)/python -m pytest -m hosted $(PYTEST_ARGS)
+hosted-test: .venv/.stamp ## evaluate a small real model, served on the CPU (its own 310 MB .venv-hosted)
+	$(BIN)/python -m pytest -m hosted tests/hosted $(PYTEST_ARGS)
 
 clean: ## remove virtual environments, caches and builds; runs/ stays
-	rm -rf .venv .venv-openenv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
+	rm -rf .venv .venv-openenv .venv-hosted .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,7 @@ class TurngymError(Exception):
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Something failed inside turngym"
 
-    def __init__(self, detail: str, *, hint: str = "", **extra: Any) -> None:
+    def __init__(self, detail: str, /, *, hint: str = "", **extra: Any) -> None:
         super().__init__(f"{detail} {hint}".strip())
         self.detail = detail
         self.hint = hint
@@ -197,7 +197,8 @@ def from_problem(problem: dict[str, Any]) -> TurngymError:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a hint that names the closest valid name and the others (at most 20)."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    # Cut, because comparing takes time and memory, and the name comes from outside.
+    close = difflib.get_close_matches(str(name)[:200], names, n=1, cutoff=0.4)
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f"Did you mean {close[0]!r}? Valid: {shown}." if close else f"Valid: {shown}."
 

@@ -10,7 +10,7 @@ request's, and an item that fails carries its own ``error`` (an RFC 9457 problem
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -103,8 +103,8 @@ class Group(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """
 
     env: str
-    n: int
-    seed: int
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_GROUP)]
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     level: Level = "text"
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     turn: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -176,7 +176,7 @@ ITEMS: dict[str, type[msgspec.Struct]] = {
 class Frame(msgspec.Struct, omit_defaults=True):
     """One WebSocket request; ``items`` are decoded once ``op`` is known."""
 
-    id: int
+    id: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     op: str
     items: msgspec.Raw = msgspec.Raw(b"[]")
 

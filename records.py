@@ -10,10 +10,11 @@ Files are JSON Lines (``.jsonl``, or ``.jsonl.zst`` compressed with zstandard): 
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -66,12 +67,14 @@ class Completion(msgspec.Struct, omit_defaults=True):
         token_ids: sampled token ids (T,); never re-tokenised.
         logprobs: log-probability of each sampled token under the sampling policy (T,), nats.
         entropies: entropy of each sampling distribution (T,), nats.
+        certainty: uncertainty signal of each token (T,), as the recipe defines it (T2PO's M_t).
         forced: per token (T,), true where the token was forced and not sampled (loss mask 0).
         finish_reason: "stop", "length", "context_overflow" or what the server said.
         prompt_tokens: prompt length in tokens, where known.
         completion_tokens: reply length in tokens, where known.
         cost: price of this call in the currency of the policy's price list, where known.
         policy_version: version of the weights that sampled it.
+        info: anything else worth keeping, for example the number of discarded samples before this one.
     """
 
     text: str
@@ -79,12 +82,14 @@ class Completion(msgspec.Struct, omit_defaults=True):
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     entropies: list[float] | None = None
+    certainty: list[float] | None = None
     forced: list[bool] | None = None
     finish_reason: str = "stop"
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost: float | None = None
     policy_version: int | None = None
+    info: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Turn(msgspec.Struct, omit_defaults=True):
@@ -141,6 +146,10 @@ class Episode(msgspec.Struct, omit_defaults=True):
         split: split of the task.
         group: id shared by the episodes of one group (same task and variation), "" for none.
         member: position in the group.
+        parent: id of the episode that this one was forked from, "" for none; the first ``fork_turn`` turns are
+            the parent's.
+        fork_turn: turns played before the fork.
+        reseeds: (turn, seed) of every new noise seed since the reset, as ``fork(seed)`` and ``reseed`` give.
         status: "terminated", "truncated", "failed" (see ``error``) or "running".
         error: RFC 9457 problem of a failed episode.
         turns: the turns in order.
@@ -165,6 +174,9 @@ class Episode(msgspec.Struct, omit_defaults=True):
     split: str = ""
     group: str = ""
     member: int = 0
+    parent: str = ""
+    fork_turn: int = 0
+    reseeds: list[tuple[int, int]] = msgspec.field(default_factory=list)
     status: Status = "running"
     error: dict[str, Any] | None = None
     turns: list[Turn] = msgspec.field(default_factory=list)
@@ -189,11 +201,25 @@ def scrub(text: str) -> str:
 
 
 def encode_episode(episode: Episode) -> bytes:
-    """Encode one episode as one JSON line, without the newline."""
+    """Encode one episode as one JSON line, without the newline.
+
+    Raises:
+        RecordError: the episode holds a NaN or infinite number, which JSON has no word for.
+    """
     try:
-        return _encoder.encode(episode)
+        line = _encoder.encode(episode)
     except UnicodeEncodeError:
-        return _encoder.encode(scrub_tree(msgspec.to_builtins(episode)))
+        line = _encoder.encode(scrub_tree(msgspec.to_builtins(episode)))
+    if b"null" in line:
+        # Such numbers are encoded as null: the line would be written, and then be refused by the reader.
+        try:
+            _episode_decoder.decode(line)
+        except msgspec.ValidationError as error:
+            raise RecordError(
+                f"Episode {scrub(episode.id)!r:.80} cannot be written: {error}.",
+                hint="Is a reward, score or log-probability NaN or infinite? Give a finite number.",
+            ) from error
+    return line
 
 
 def scrub_tree(value: Any) -> Any:
@@ -222,6 +248,8 @@ class EpisodeWriter:
         self._compress = self.path.suffix == ".zst"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists() or self.path.stat().st_size == 0
+        if not fresh and not self._compress:
+            fresh = self._drop_torn_header()
         if not fresh:
             self._check_header()
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
@@ -231,8 +259,15 @@ class EpisodeWriter:
             self._end_torn_line()
 
     def _check_header(self) -> None:
-        with _open_lines(self.path) as lines:
-            _read_header(self.path, next(iter(lines), b""))
+        _read_header(self.path, next(_lines(self.path), b""))
+
+    def _drop_torn_header(self) -> bool:
+        """Empty a file that ends inside our own header: a crash in the very first write."""
+        header = _encoder.encode({"schema": SCHEMA, "version": VERSION})
+        if self.path.stat().st_size > len(header) or not header.startswith(self.path.read_bytes()):
+            return False
+        os.truncate(self.path, 0)
+        return True
 
     def _end_torn_line(self) -> None:
         with open(self.path, "rb") as tail:
@@ -244,7 +279,8 @@ class EpisodeWriter:
         if self._compress:
             import zstandard
 
-            data = zstandard.ZstdCompressor().compress(data)
+            # The checksum lets the reader tell a torn frame from a good one that follows it.
+            data = zstandard.ZstdCompressor(write_checksum=True).compress(data)
         start = os.fstat(self._file.fileno()).st_size
         try:
             view = memoryview(data)
@@ -274,16 +310,45 @@ class EpisodeWriter:
         self.close()
 
 
-def _open_lines(path: Path) -> IO[bytes]:
+def _lines(path: Path) -> Iterator[bytes | Exception]:
+    """Yield the lines of a file, and the error in place of each damaged stretch of compressed data."""
     if path.suffix != ".zst":
-        return open(path, "rb")
+        with open(path, "rb") as file:
+            yield from file
+    elif path.stat().st_size:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield from _compressed_lines(data)
+
+
+def _compressed_lines(data: mmap.mmap) -> Iterator[bytes | Exception]:
     import zstandard
 
-    source = open(path, "rb")  # noqa: SIM115 - closed with the reader
-    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True, closefd=True))
+    position, damaged = 0, False
+    while 0 <= position < len(data):
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        end, pieces = position, []
+        try:
+            while not frame.eof:
+                chunk = data[end : end + 2**14]
+                if not chunk:
+                    raise zstandard.ZstdError("the last frame is cut off")
+                end += len(chunk)
+                pieces.append(frame.decompress(chunk))
+        except zstandard.ZstdError as error:
+            yield from (line for line in io.BytesIO(b"".join(pieces)) if line.endswith(b"\n"))
+            if not damaged:
+                yield error
+            damaged = True
+            position = data.find(zstandard.FRAME_HEADER, position + 1)
+        else:
+            damaged = False
+            position = end - len(frame.unused_data)
+            yield from io.BytesIO(b"".join(pieces))
 
 
-def _read_header(path: Path, line: bytes) -> None:
+def _read_header(path: Path, line: bytes | Exception) -> None:
+    if isinstance(line, Exception):
+        raise RecordError(f"{path}, line 1: compressed data is damaged ({line}).") from line
     try:
         header = msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -308,24 +373,22 @@ def read_episodes(path: str | os.PathLike[str], *, damaged: list[RecordError] | 
     Raises:
         RecordError: names the file and line; also for another schema or schema version.
     """
-    import zstandard
-
     path = Path(path)
-    with _open_lines(path) as lines:
-        number = 0
-        try:
-            for number, line in enumerate(lines, start=1):
-                if number == 1:
-                    _read_header(path, line)
-                elif line.strip():
-                    try:
-                        yield _episode_decoder.decode(line)
-                    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                        _report(RecordError(f"{path}, line {number}: {error}."), damaged)
-        except zstandard.ZstdError as error:
-            _report(RecordError(f"{path}, after line {number}: compressed data is damaged ({error})."), damaged)
-        if number == 0:
-            raise RecordError(f"{path} is empty.", hint="Delete it, or run the evaluation that writes it again.")
+    number = 0
+    for line in _lines(path):
+        if isinstance(line, Exception) and number:
+            _report(RecordError(f"{path}, after line {number}: compressed data is damaged ({line})."), damaged)
+            continue
+        number += 1
+        if number == 1:
+            _read_header(path, line)
+        elif isinstance(line, bytes) and line.strip():
+            try:
+                yield _episode_decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                _report(RecordError(f"{path}, line {number}: {error}."), damaged)
+    if number == 0:
+        raise RecordError(f"{path} is empty.", hint="Delete it, or run the evaluation that writes it again.")
 
 
 def _report(error: RecordError, damaged: list[RecordError] | None) -> None:

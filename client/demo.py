@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"A hub is running on {url}. Expert and random play through it, {args.episodes} tasks each:")
         results = evaluate(plan, out, url=url, progress=Shown(console))
     show_results(results, console)
-    program = "turngym" if shutil.which("turngym") else sys.argv[0]
+    beside = Path(sys.executable).with_name("turngym")
+    program = str(beside) if shutil.which("turngym") is None and beside.exists() else "turngym"
     console.print("\nOpen the report in a browser:")
     console.print(f"  {(out / REPORT).resolve().as_uri()}", markup=False, soft_wrap=True)
     console.print("\nWhat to try next:")

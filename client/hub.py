@@ -255,7 +255,7 @@ class AsyncHub:
         """Own the sessions that were made; if some were not, close the others and raise."""
         made = [session for session, reply in zip(sessions, replies, strict=True) if reply.error is None]
         if len(made) < len(sessions):
-            await self._wire.request("close", [Target(session.id) for session in made])
+            await self._wire.try_request("close", [Target(session.id) for session in made])
         for reply in replies:
             checked(reply)
         for session in sessions:
@@ -407,16 +407,13 @@ class AsyncHub:
     # The end ---------------------------------------------------------------------------------------
 
     async def close(self, sessions: Iterable[Session]) -> None:
-        """Close sessions; those the hub no longer has are closed already."""
+        """Close sessions; without a connection there is no waiting for one, as the hub evicts what is not used."""
         sessions = list(sessions)
         for session in sessions:
             session.closed = True
         ids = [session.id for session in sessions if session.id in self._ids]
         self._ids.difference_update(ids)
-        if not self._wire.closed:
-            for reply in await self._ask("close", [Target(each) for each in ids]):
-                if not _says(reply, SessionNotFound):
-                    checked(reply)
+        await self._wire.try_request("close", [Target(each) for each in ids])
 
     def _sweep(self) -> None:
         """Close, in the background, the sessions whose last user dropped them."""
@@ -424,7 +421,7 @@ class AsyncHub:
         ids = [each for each in dropped if each in self._ids]
         self._ids.difference_update(ids)
         if ids:
-            self._background(self._wire.request("close", [Target(each) for each in ids]))
+            self._background(self._wire.try_request("close", [Target(each) for each in ids]))
 
     def _background(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

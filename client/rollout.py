@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from ..errors import EnvironmentFailed, PolicyFailed, TurngymError
 from ..records import Completion, Episode, Observation, Turn
 from .policies.base import AsyncEnv, Context, Policy
 from .policies.hosted import OVERFLOW
-from .sources import LocalSource, Source, Wanted
+from .sources import HubSource, LocalSource, Source, Wanted
 
 SECONDS_IN_POLICY = "policy_seconds"
 
@@ -47,7 +48,7 @@ async def rollout(
     policy: Policy | Mapping[str, Policy],
     jobs: Iterable[Job],
     *,
-    source: Source | None = None,
+    source: Source | str | None = None,
     concurrency: int = 32,
     keep_prompts: bool = False,
 ) -> AsyncIterator[Episode]:
@@ -59,12 +60,12 @@ async def rollout(
     Args:
         policy: the policy, or several by the name that ``Job.policy`` holds.
         jobs: what to play; may be a generator.
-        source: where environments come from; this process by default.
+        source: where environments come from: a source, or the address of a hub; this process by default.
         concurrency: most episodes in play at once.
         keep_prompts: keep the prompt of every turn in the record and not only of the first.
     """
-    own = source is None
-    place: Source = LocalSource() if source is None else source
+    own = not isinstance(source, Source)
+    place = source if isinstance(source, Source) else HubSource(source) if source else LocalSource()
     queue = iter(jobs)
     done: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=concurrency)
 
@@ -78,7 +79,7 @@ async def rollout(
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
                     group.create_task(work())
-        except* Exception as errors:
+        except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             # When cancelled, nobody waits for the end any more.
@@ -201,6 +202,8 @@ class _Player:
         self, context: Context, completion: Completion, result: tuple[Observation, float, bool, bool, dict[str, Any]]
     ) -> None:
         _, reward, terminated, truncated, info = result
+        if not isfinite(reward):
+            raise EnvironmentFailed(f"The environment gave the reward {reward}.", hint="Mend the environment.")
         turn = self._turn(context, completion)
         turn.next_anchor = str(info.get("anchor", ""))
         turn.action = str(info.get("action", completion.text))

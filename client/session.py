@@ -242,4 +242,6 @@ def check_start(start: Start) -> Start:
     if isinstance(task, bool) or not isinstance(task, str | int | np.integer | None):
         raise UnknownTask(f"Task {task!r:.60} is no index.", hint='Send an index, or an id like "test/7".')
     task = int(task) if isinstance(task, np.integer) else task
+    if isinstance(task, int) and not 0 <= task < SEED_LIMIT:
+        raise UnknownTask(f"No task {task!r:.60}.", hint="Tasks count from 0.")
     return Start(None if start.seed is None else check_seed(start.seed), split, task)

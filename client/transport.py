@@ -111,7 +111,7 @@ class Wire:
         self._pauses = pauses()
         self._clock: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._silent_since = self._ticked = 0.0
+        self._opened_at = self._silent_since = self._ticked = 0.0
         self._ssl: ssl.SSLContext | None = None
         self._http: httpx.AsyncClient | None = None
 
@@ -123,6 +123,7 @@ class Wire:
         Raises:
             ServerUnavailable: nobody answers there, or what answers is no hub.
             Unauthorized: the API key is missing or wrong.
+            InvalidRequest: a web server answers that is no hub.
         """
         deadline = self._loop.time() + wait_s
         while True:
@@ -138,7 +139,7 @@ class Wire:
                     raise unreachable(self.address, error) from error
             await asyncio.sleep(pause)
         self._socket = socket
-        self._silent_since = self._ticked = self._loop.time()
+        self._opened_at = self._silent_since = self._ticked = self._loop.time()
         self._tick()
         for call in list(self._calls.values()):
             self._send(call)
@@ -174,9 +175,10 @@ class Wire:
             number = max(self._calls, key=lambda n: len(self._calls[n].data))
             self._fail(number, PayloadTooLarge("The hub refuses messages of this size.", hint="Send less at once."))
         now = self._loop.time()
+        lasted = now - self._opened_at > self.retry_s
         for number, call in list(self._calls.items()):
             call.sent_at = 0.0
-            call.broken_at = call.broken_at or now
+            call.broken_at = now if lasted else call.broken_at or now
             if now - call.broken_at > self.retry_s:
                 self._fail(number, unreachable(self.address, why))
         self._reconnect()
@@ -191,10 +193,12 @@ class Wire:
             await asyncio.sleep(next(self._pauses))
             await self.open(self.retry_s)
             self.reconnects += 1
-        except TurngymError as error:
+        except Exception as error:
+            # Whatever it is, those who wait must learn it.
+            failure = error if isinstance(error, TurngymError) else unreachable(self.address, error)
             self._pauses = pauses()  # the next call starts anew
             for number in list(self._calls):
-                self._fail(number, error)
+                self._fail(number, failure)
         finally:
             self._connecting = None
 
@@ -219,7 +223,10 @@ class Wire:
         """Return (number of items, request id, message) per message."""
         if len(items) <= MAX_ITEMS:
             self._ids += 1
-            data = _encode(Request(self._ids, op, items))
+            try:
+                data = _encode(Request(self._ids, op, items))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InvalidRequest(f"This cannot be sent as JSON: {error}.", hint="Send plain values.") from error
             if len(data) <= MAX_BYTES or len(items) == 1:
                 return [(len(items), self._ids, data)]
         half = len(items) // 2
@@ -350,12 +357,16 @@ class Wire:
         if self.closed:
             return
         try:
-            if items and self._socket is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(GOODBYE_S):
-                        await self.request(op, items)
+            await self.try_request(op, items)
         finally:
             await self._end()
+
+    async def try_request(self, op: str, items: Sequence[msgspec.Struct]) -> None:
+        """Send a request if connected, and wait a moment for its answer, which does not matter."""
+        if items and self._socket is not None and not self.closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self.request(op, items)
 
     async def _end(self) -> None:
         self.closed = True

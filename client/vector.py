@@ -178,6 +178,10 @@ class VectorClient(TextVectorEnv):
         """Close the sessions, and the connection if it was made for them alone."""
         self._thread.run(self.remote.close())
 
+    def __del__(self) -> None:
+        # Some versions of gymnasium close here, which may run on any thread; dropped sessions are closed anyway.
+        pass
+
     def __repr__(self) -> str:
         return repr(self.remote).replace("Async", "", 1)
 

@@ -33,9 +33,10 @@ class Socket(asyncio.Protocol):
         self._on_lost = on_lost
         self._parts: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        loop = asyncio.get_running_loop()
-        self.opened: asyncio.Future[None] = loop.create_future()
-        self.gone: asyncio.Future[None] = loop.create_future()
+        self._flushing = False
+        self._loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[None] = self._loop.create_future()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
         self.heard = False  # anything came in since it was last set to False
         self.over = False
 
@@ -99,19 +100,22 @@ class Socket(asyncio.Protocol):
         return 0 if close is None else close.code
 
     def _flush(self) -> None:
+        self._flushing = False
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        for data in self._protocol.data_to_send():
-            if data:
-                transport.write(data)
-            elif transport.can_write_eof():
-                transport.write_eof()
+        data = self._protocol.data_to_send()
+        transport.write(data[0] if len(data) == 1 else b"".join(data))
+        if data and not data[-1] and transport.can_write_eof():
+            transport.write_eof()  # how the protocol says that nothing more will come
 
     def send(self, message: bytes) -> None:
         """Send one text message."""
         self._protocol.send_text(message)
-        self._flush()
+        if not self._flushing:
+            # Not at once: what many tasks send in one turn of the loop leaves in one system call.
+            self._flushing = True
+            self._loop.call_soon(self._flush)
 
     def ping(self) -> None:
         """Ask for a sign of life."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, NamedTuple
 
 from ..errors import InvalidRequest, nearest
-from .core import Effect, TextEnv, shown, stable_rng
+from .core import Effect, TextEnv, _flag, shown, stable_rng
 
 # (low arm, high arm): the low arm is safe, the high arm is risky and better on average.
 PAIRS: dict[str, tuple[str, str]] = {
@@ -54,13 +55,13 @@ class Bandit(TextEnv):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        if variant not in LOW_REWARD:
+        if not isinstance(variant, str) or variant not in LOW_REWARD:
             raise InvalidRequest(f"Unknown variant {variant!r:.60}.", hint=nearest(str(variant), LOW_REWARD))
-        if pair is not None and pair not in PAIRS and len(str(pair).split("-")) != 2:
+        if pair is not None and not _is_pair(pair):
             raise InvalidRequest(f"Unknown pair {pair!r:.60}.", hint=nearest(str(pair), PAIRS))
         self.pair = pair
-        self.reversed = bool(reversed)
-        self.low_reward = LOW_REWARD[variant] if low_reward is None else float(low_reward)
+        self.reversed = _flag("reversed", reversed)
+        self.low_reward = LOW_REWARD[variant] if low_reward is None else _finite("low_reward", low_reward)
 
     @property
     def instructions(self) -> str:
@@ -109,3 +110,15 @@ class Bandit(TextEnv):
     def expert_action(self) -> str:
         """Return the arm with the higher mean."""
         return str(self._state.high)
+
+
+def _is_pair(pair: Any) -> bool:
+    """Return whether ``pair`` is two words that an action can tell apart."""
+    names = [name.strip().lower() for name in pair.split("-")] if isinstance(pair, str) else []
+    return len(names) == 2 and all(names) and names[0] != names[1] and pair == pair.strip()
+
+
+def _finite(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidRequest(f"{name} is {value!r:.60}.", hint="Give a finite number.")
+    return float(value)

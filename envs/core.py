@@ -109,7 +109,8 @@ def stable_rng(*key: str | int) -> np.random.Generator:
 
 def member_seed(group_seed: int, member: int) -> int:
     """Return the noise seed of a group's ``member``: a function of (group seed, member) alone."""
-    words = np.random.SeedSequence([group_seed, member]).generate_state(2, np.uint64)
+    # Spawned and not a list of both: SeedSequence([a + 2**32 * b, 0]) equals SeedSequence([a, b]).
+    words = np.random.SeedSequence(group_seed, spawn_key=(member,)).generate_state(1, np.uint64)
     return int(words[0]) % SEED_LIMIT
 
 
@@ -127,7 +128,8 @@ def check_seed(seed: Any) -> int:
 
 def shown(text: str, limit: int = 60) -> str:
     """Return ``text`` cut and cleaned so that it can be quoted in a message of one line."""
-    clean = " ".join(text.encode("utf-8", "replace").decode("utf-8").split())
+    # Only so much is looked at: actions come from outside and may be megabytes of blanks.
+    clean = " ".join(text[: 20 * limit].encode("utf-8", "replace").decode("utf-8").split())
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
@@ -147,6 +149,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 - gymnasium's own attribute
     splits: ClassVar[Mapping[str, int]] = {"train": 100_000, "validation": 256, "test": 256}
     separator: ClassVar[str | None] = None
+    deterministic: ClassVar[bool] = False
+    """Whether no action draws noise, so that a plan made on a fork holds."""
     expert_success: ClassVar[float] = 0.0
     """Share of test tasks that ``expert`` wins at least; 0 where there is no expert."""
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -160,7 +164,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self.max_actions_per_step = _positive("max_actions_per_step", max_actions_per_step)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidRequest(
-                f"Unknown render_mode {render_mode!r}.", hint=nearest(render_mode, self.metadata["render_modes"])
+                f"Unknown render_mode {render_mode!r:.60}.",
+                hint=nearest(str(render_mode), self.metadata["render_modes"]),
             )
         self.render_mode = render_mode
         self.task = ""
@@ -338,8 +343,11 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """Yield expert actions, each chosen in the state at the time it is asked for.
 
         Raises:
+            NotReset: there was no ``reset``.
             Unsupported: the environment has no expert.
         """
+        if not self.task:
+            raise NotReset("expert was called before reset.", hint="Call reset first.")
         while not self.done:
             action = self.expert_action()
             if action is None:
@@ -350,6 +358,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """Return the state as text ("ansi") or as an image array ("rgb_array"), by ``render_mode``."""
         if self.render_mode is None:
             return None
+        if not self.task:
+            raise NotReset("render was called before reset.", hint="Call reset first.")
         return self._observe() if self.render_mode == "ansi" else self.picture()
 
     # Inside ----------------------------------------------------------------------------------------
@@ -377,7 +387,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             if not named or split not in (None, named) or not plain:
                 raise UnknownTask(f"No task {shown(task)!r}.", hint='A task id looks like "test/7".')
             split, task = named, int(number)
-        split = split or "train"
+        split = "train" if split is None else split
         size = self._split_size(split)
         if task is None:
             return split, int(stable_rng("choose", seed).integers(size))
@@ -404,4 +414,10 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
 def _positive(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidRequest(f"{name} is {value!r:.60}.", hint="Give a positive integer.")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name} is {value!r:.60}.", hint="Give true or false.")
     return value

@@ -29,7 +29,7 @@ class Echo(TextEnv):
         self._state = f"task {split}/{index}"
 
     def _apply(self, action: str) -> Effect:
-        self._state = action
+        self._state = action[: self.length]
         return Effect()
 
     def _observe(self) -> str:

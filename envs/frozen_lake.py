@@ -14,9 +14,10 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
 from ..errors import InvalidRequest
-from .core import Effect, TextEnv, shown, stable_rng
+from .core import Effect, TextEnv, _flag, shown, stable_rng
 from .grid import grid_picture
 
+MAX_SIZE = 16  # the expert's table grows with the fourth power of it
 ACTIONS = ("Left", "Down", "Right", "Up")  # gymnasium's order: 0, 1, 2, 3
 _INDEX = {name.lower(): number for number, name in enumerate(ACTIONS)}
 _COLOURS = {"_": "ice", "O": "hole", "G": "goal", "P": "ice+player", "X": "hole+player", "√": "goal+player"}
@@ -129,13 +130,13 @@ class FrozenLake(TextEnv):
         **base: Any,
     ) -> None:
         super().__init__(**base)
-        if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= 16:
-            raise InvalidRequest(f"size is {size!r:.60}.", hint="Give an integer from 2 to 16.")
-        if not 0 < frozen <= 1:
+        if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= MAX_SIZE:
+            raise InvalidRequest(f"size is {size!r:.60}.", hint=f"Give an integer from 2 to {MAX_SIZE}.")
+        if isinstance(frozen, bool) or not isinstance(frozen, int | float) or not 0 < frozen <= 1:
             raise InvalidRequest(f"frozen is {frozen!r:.60}.", hint="Give a probability in (0, 1].")
         self.size = size
         self.frozen = float(frozen)
-        self.slippery = bool(slippery)
+        self.slippery = _flag("slippery", slippery)
         self.rows = _checked_rows(rows) if rows is not None else None
         self._lake: Lake
 
@@ -206,11 +207,13 @@ class FrozenLake(TextEnv):
 _LEGEND = str.maketrans({"S": "_", "F": "_", "H": "O"})
 
 
-def _checked_rows(rows: list[str]) -> tuple[str, ...]:
-    text = "".join(rows)
-    square = all(isinstance(row, str) and len(row) == len(rows) for row in rows)
-    if not square or text.count("S") != 1 or "G" not in text or set(text) - set("SFHG"):
+def _checked_rows(rows: Any) -> tuple[str, ...]:
+    listed = isinstance(rows, list | tuple) and all(isinstance(row, str) for row in rows)
+    square = listed and len(rows) <= MAX_SIZE and all(len(row) == len(rows) for row in rows)
+    text = "".join(rows) if square else ""
+    if text.count("S") != 1 or "G" not in text or set(text) - set("SFHG"):
         raise InvalidRequest(
-            f"rows is no map: {rows!r:.80}.", hint="Give a square of S, F, H, G with one S and at least one G."
+            f"rows is no map: {rows!r:.80}.",
+            hint=f"Give up to {MAX_SIZE} rows of as many of the letters S, F, H, G, with one S and at least one G.",
         )
     return tuple(rows)

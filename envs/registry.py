@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -120,8 +121,13 @@ def _load_plugins() -> None:
     if not _plugins_loaded:
         _plugins_loaded = True
         for point in entry_points(group=ENTRY_POINT_GROUP):
-            if point.name not in _registry:
+            if point.name in _registry and _registry[point.name].entry == point.value:
+                continue
+            try:
                 register(EnvSpec(point.name, point.value, summary=f"from {point.value.partition(':')[0]}"))
+            except InvalidRequest as error:
+                # One bad package must not take every environment away.
+                warnings.warn(f"Entry point {point.name} = {point.value} is left out: {error}", stacklevel=2)
 
 
 def register(spec: EnvSpec) -> None:

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from ..errors import EpisodeOver, InvalidRequest, NotReset, TurngymError, nearest
-from ..records import Observation, StepResult
+from ..records import Completion, Observation, StepResult
 from .core import TextEnv
 from .turn.env import TurnEnv
 
@@ -90,6 +90,7 @@ class VectorCore:
         actions = list(actions)
         if len(actions) != self.n:
             raise InvalidRequest(f"{len(actions)} actions for {self.n} environments.", hint="Give one each.")
+        _check_actions(actions)
         over = {i for i, last in enumerate(self.last) if last is not None and last.done}
         resets = {i: self._next(i) for i in over} if self.mode is AutoresetMode.NEXT_STEP else {}
         steps = {i: action for i, action in enumerate(actions) if i not in resets}
@@ -114,6 +115,7 @@ class VectorCore:
     def step_some(self, actions: Mapping[int, str]) -> Plan[Outcomes]:
         """Step these members and reset none; a member that fails harms no other."""
         self._check_members(actions)
+        _check_actions(actions.values())
         self._check_ready(actions)
         outcomes = yield {}, actions
         self._note(outcomes)
@@ -202,6 +204,12 @@ class VectorCore:
 
     def _observations(self) -> tuple[Observation, ...]:
         return tuple(last.observation for last in self.last if last is not None)
+
+
+def _check_actions(actions: Iterable[Any]) -> None:
+    for action in actions:
+        if not isinstance(action, str | Completion):
+            raise InvalidRequest(f"An action is a {type(action).__name__}.", hint="Send actions as text.")
 
 
 def _start(arguments: Mapping[str, Any]) -> Start:

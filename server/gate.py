@@ -77,6 +77,7 @@ class Gate:
             message = await receive()
             total += len(message.get("body", b""))
             if total > self.max_body_bytes:
+                await _discard(receive)
                 raise self._too_large()
             return message
 

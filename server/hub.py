@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 CLOSE_DRAINING = 1012
 """WebSocket close code sent when the hub shuts down ("service restart")."""
+CLOSE_S = 2.0
+"""Seconds that environments get to close at the end."""
 
 
 class Hub:
@@ -169,6 +171,8 @@ class Hub:
                 busy = SessionBusy(
                     f"{each.pending} operations wait for session {each.id}.", hint="Await their answers, then go on."
                 )
+                if session.env is None and not session.pending:
+                    self.drop(session)  # a copy that will not be made
                 return self.refused(session.id, session.env_id, busy)
         session.pending += 1
         if parent is not None:
@@ -378,7 +382,10 @@ class Hub:
     # Life ------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Start the watch over idle sessions and hanging workers."""
+        """Start the watch over idle sessions and hanging workers; a closed hub opens again, empty."""
+        if self.draining:
+            self.draining = self.hurry = False
+            self.workers = Workers(self.settings.workers, self.settings.step_timeout_s)
         self._watch = asyncio.get_running_loop().create_task(self._watching())
 
     async def _watching(self) -> None:
@@ -419,7 +426,7 @@ class Hub:
             for session in list(account.sessions.values()):
                 self.drop(session)
         if self._background:
-            await asyncio.wait(list(self._background), timeout=5.0)
+            await asyncio.wait(list(self._background), timeout=CLOSE_S)
         self.workers.close()
 
 

@@ -108,6 +108,9 @@ class SocketLink:
         except Hangup as hangup:
             self._hang_up(hangup)
             return
+        except Exception as error:
+            self._broke(error)
+            return
         if answer is None:
             return
         if isinstance(answer, bytes) and self._direct is not None:
@@ -130,17 +133,22 @@ class SocketLink:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
-        if not task.cancelled() and task.exception() is not None and self.open:
-            log.error("A WebSocket request failed", exc_info=task.exception())
-            self.close(1011, "The request failed; see the server's log.")
-        if self._waiting and self.open:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._broke(error)
+        if self._waiting and self._closing is None:
             self._answer(self._waiting.popleft())
         if self._direct is not None and len(self._under_way) + len(self._waiting) < MAX_UNDER_WAY:
             self._direct.release("busy")
 
+    def _broke(self, error: BaseException) -> None:
+        """Close after an error of the hub itself: what the request did is not known."""
+        log.error("A WebSocket request failed", exc_info=error)
+        self.close(1011, "The request failed; see the server's log.")
+
     async def _say(self, payload: bytes) -> None:
         if self._direct is not None:
-            await self._direct.writable.wait()
+            await self._direct.drained()
             self._direct.send_text(payload)
         elif self.open:
             with contextlib.suppress(OSError):  # the peer may leave at any time

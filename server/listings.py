@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from .. import __version__
 from ..envs.core import shown
-from ..errors import Draining, InvalidRequest, SessionNotFound, UnknownEnvironment, UnknownTask
+from ..errors import CapacityReached, Draining, InvalidRequest, SessionNotFound, UnknownEnvironment, UnknownTask
 from ..protocol import MAX_ITEMS, PREFIX, EnvCard, SessionCard, TaskPage
 from .gate import ACCOUNT
 from .hub import Hub
@@ -19,6 +19,7 @@ from .schemas import Api, Parameter
 from .sessions import Account, missing
 
 TASKS_PER_PAGE = 256
+MAX_INDEX = 10**9
 
 
 def json_response(value: Any) -> Response:
@@ -28,7 +29,12 @@ def json_response(value: Any) -> Response:
 
 def mount(api: Api, hub: Hub) -> None:
     """Add the listing routes."""
+    _mount_envs(api, hub)
+    _mount_sessions(api, hub)
+    _mount_service(api, hub)
 
+
+def _mount_envs(api: Api, hub: Hub) -> None:
     async def envs(request: Request) -> Response:
         return json_response(await hub.all_cards())
 
@@ -41,10 +47,32 @@ def mount(api: Api, hub: Hub) -> None:
         every = await hub.tasks(request.path_params["env"], split)
         start = _number(query.get("start"), "start", 0)
         stop = _number(query.get("stop"), "stop", start + TASKS_PER_PAGE)
-        if stop - start > MAX_ITEMS:
-            raise InvalidRequest(f"{stop - start} tasks in one page.", hint=f"Ask for at most {MAX_ITEMS}.")
-        return json_response(TaskPage(split, start, len(every), list(every[start:stop])))
+        page = every[start : min(stop, start + MAX_ITEMS)]
+        return json_response(TaskPage(split, start, len(every), list(page)))
 
+    which = Parameter("env", "path", {"type": "string", "enum": list(hub.specs)}, "Environment id.")
+    number = {"type": "integer", "minimum": 0, "maximum": MAX_INDEX}
+    page = [
+        Parameter("split", "query", {"type": "string", "default": "test"}, "Name of the split."),
+        Parameter("start", "query", {**number, "default": 0}, "First task."),
+        Parameter("stop", "query", number, f"Task to stop before: {TASKS_PER_PAGE} on, at most {MAX_ITEMS}."),
+    ]
+    root = f"{PREFIX}/envs"
+    unknown = (UnknownEnvironment,)
+    api.add("GET", root, envs, "List the environments", answer=list[EnvCard])
+    api.add("GET", f"{root}/{{env}}", env, "Describe one", answer=EnvCard, parameters=[which], errors=unknown)
+    api.add(
+        "GET",
+        f"{root}/{{env}}/tasks",
+        tasks,
+        "List task ids of a split, a page at a time",
+        answer=TaskPage,
+        parameters=[which, *page],
+        errors=(*unknown, UnknownTask, InvalidRequest),
+    )
+
+
+def _mount_sessions(api: Api, hub: Hub) -> None:
     async def sessions(request: Request) -> Response:
         return json_response(hub.cards(request.scope[ACCOUNT]))
 
@@ -55,41 +83,19 @@ def mount(api: Api, hub: Hub) -> None:
             raise missing(request.path_params["session"])
         return json_response(found.card(time.monotonic()))
 
-    which = Parameter("env", "path", {"type": "string", "enum": list(hub.specs)}, "Environment id.")
-    number = {"type": "integer", "minimum": 0, "maximum": 10**9}
-    page = [
-        which,
-        Parameter("split", "query", {"type": "string", "default": "test"}),
-        Parameter("start", "query", {**number, "default": 0}, "First task."),
-        Parameter("stop", "query", number, f"Task to stop before; default start + {TASKS_PER_PAGE}."),
-    ]
-    one = Parameter("session", "path", {"type": "string"}, "Session id.")
-    unknown = (UnknownEnvironment,)
-    root = f"{PREFIX}/envs"
-    api.add("GET", root, envs, "List the environments", answer=list[EnvCard])
-    api.add(
-        "GET", f"{root}/{{env}}", env, "Describe one environment", answer=EnvCard, parameters=[which], errors=unknown
-    )
+    root = f"{PREFIX}/sessions"
+    which = [Parameter("session", "path", {"type": "string"}, "Session id.")]
+    missed = (SessionNotFound,)
+    api.add("GET", root, sessions, "List the sessions of the caller's key", answer=list[SessionCard])
     api.add(
         "GET",
-        f"{root}/{{env}}/tasks",
-        tasks,
-        "List task ids of a split, a page at a time",
-        answer=TaskPage,
-        parameters=page,
-        errors=(*unknown, UnknownTask, InvalidRequest),
-    )
-    api.add("GET", f"{PREFIX}/sessions", sessions, "List the sessions of the caller's key", answer=list[SessionCard])
-    api.add(
-        "GET",
-        f"{PREFIX}/sessions/{{session}}",
+        f"{root}/{{session}}",
         session,
         "Describe one session",
         answer=SessionCard,
-        parameters=[one],
-        errors=(SessionNotFound,),
+        parameters=which,
+        errors=missed,
     )
-    _mount_service(api, hub)
 
 
 def _mount_service(api: Api, hub: Hub) -> None:
@@ -101,6 +107,7 @@ def _mount_service(api: Api, hub: Hub) -> None:
     async def ready(request: Request) -> Response:
         if hub.draining:
             raise Draining("The hub shuts down.", hint="Use another hub.")
+        hub.workers.check()
         return json_response({"status": "ready"})
 
     async def metrics(request: Request) -> Response:
@@ -117,7 +124,7 @@ def _mount_service(api: Api, hub: Hub) -> None:
         ready,
         "Say whether new sessions are taken",
         answer=status,
-        errors=(Draining,),
+        errors=(Draining, CapacityReached),
         tag="service",
         locked=False,
     )
@@ -129,6 +136,6 @@ def _mount_service(api: Api, hub: Hub) -> None:
 def _number(text: str | None, name: str, default: int) -> int:
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or len(text) > 15:
-        raise InvalidRequest(f"{name} is {shown(text)!r}.", hint="Give a number from 0.")
+    if not (text.isascii() and text.isdigit()) or len(text) > 15 or int(text) > MAX_INDEX:
+        raise InvalidRequest(f"{name} is {shown(text)!r}.", hint=f"Give a number from 0 to {MAX_INDEX}.")
     return int(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Request, Response
@@ -12,7 +12,7 @@ from starlette.routing import WebSocketRoute
 
 from ..envs.core import shown
 from ..errors import Draining, EnvironmentFailed, InvalidRequest, TurngymError, nearest
-from ..protocol import ITEMS, PREFIX, Answer, Frame, Reply
+from ..protocol import ITEMS, MAX_ITEMS, PREFIX, Answer, Frame, Reply
 from ..records import scrub_tree
 from .gate import ACCOUNT
 from .hub import Hub
@@ -22,13 +22,20 @@ from .sessions import Account
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding hostile bytes can raise."""
+
+
+def _some(item: type[msgspec.Struct]) -> Any:
+    """Return the type of a request's items."""
+    return Annotated[list[item], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
+
+
 BODIES: dict[str, type[msgspec.Struct]] = {
-    op: msgspec.defstruct(f"{op.capitalize()}Request", [("items", list[item])], forbid_unknown_fields=True)  # type: ignore[valid-type]
+    op: msgspec.defstruct(f"{op.capitalize()}Request", [("items", _some(item))], forbid_unknown_fields=True)
     for op, item in ITEMS.items()
 }
 """Operation -> struct of the HTTP body."""
 _bodies = {op: msgspec.json.Decoder(body) for op, body in BODIES.items()}
-_items = {op: msgspec.json.Decoder(list[item]) for op, item in ITEMS.items()}  # type: ignore[valid-type]
+_items = {op: msgspec.json.Decoder(_some(item)) for op, item in ITEMS.items()}
 _frame = msgspec.json.Decoder(Frame)
 
 

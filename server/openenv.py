@@ -35,6 +35,7 @@ from .sessions import Account, Link, Session
 if TYPE_CHECKING:
     from .mcp import Mcp
 
+MAX_EPISODE_ID = 255
 FULL = (CapacityReached, QuotaExceeded, Draining)
 
 
@@ -44,13 +45,13 @@ class ResetArguments(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     Attributes:
         seed: seed of the noise.
         episode_id: name of the episode, echoed by ``state``.
-        split: split that the task is taken from.
+        split: split that the task is taken from, "train" by default.
         index: index of the task in the split; without one, the seed draws it.
         task: task id like "test/7", instead of split and index.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    episode_id: Annotated[str, msgspec.Meta(max_length=255)] | None = None
+    episode_id: Annotated[str, msgspec.Meta(max_length=MAX_EPISODE_ID)] | None = None
     split: str | None = None
     index: Annotated[int, msgspec.Meta(ge=0)] | None = None
     task: str | None = None
@@ -138,7 +139,7 @@ class EpisodeStep(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     action: Action
-    episode_id: Annotated[str, msgspec.Meta(max_length=255)] | None = None
+    episode_id: Annotated[str, msgspec.Meta(max_length=MAX_EPISODE_ID)] | None = None
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     request_id: Annotated[str, msgspec.Meta(max_length=255)] | None = None
 
@@ -151,7 +152,6 @@ class Message(msgspec.Struct):
 
 
 decode_reset = msgspec.json.Decoder(ResetArguments).decode
-decode_step = msgspec.json.Decoder(EpisodeStep).decode
 _decode_action = msgspec.json.Decoder(Action).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 
@@ -208,8 +208,6 @@ class Episode:
         """Start an episode; makes the session anew if it is gone."""
         if arguments.task is not None and arguments.index is not None:
             raise InvalidRequest("Both task and index were sent.", hint="Send one of them.")
-        if arguments.index is not None and arguments.split is None:
-            raise InvalidRequest("index was sent without split.", hint="Name the split that it counts in.")
         if self.session is None:
             await self.open()
         task = arguments.index if arguments.task is None else arguments.task

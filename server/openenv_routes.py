@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request, Response
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import WebSocketRoute
 
-from .. import __version__
+from .. import __version__, protocol
 from ..envs.core import shown
 from ..errors import (
     CapacityReached,
@@ -32,10 +33,27 @@ from .native import UNREADABLE, encode_json, unreadable
 from .schemas import Api, Parameter, flat_schema
 from .sessions import Account
 
-PREFIX = "/{env}"
+PREFIX = "/{env:env}"
 API_VERSION = "1.0.0"
 """Version of OpenEnv's HTTP API, as its validator reads it."""
 T = TypeVar("T")
+
+
+class EnvConvertor(Convertor[str]):
+    """The first part of a path, unless the native protocol lies there."""
+
+    regex = f"(?!{protocol.PREFIX[1:]}/)[^/]+"
+
+    def convert(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+
+register_url_convertor("env", EnvConvertor())
 
 
 class InvalidIndex(InvalidRequest):
@@ -114,7 +132,7 @@ _SCHEMAS = Schemas(
     reset_observation=flat_schema(openenv.Observation),
 )
 _HERE = (UnknownEnvironment,)
-_PLAY = (*_HERE, SessionNotFound, InvalidRequest, EnvironmentFailed, StepTimeout)
+_PLAY = (SessionNotFound, InvalidRequest, EnvironmentFailed, StepTimeout)
 
 
 def _json(value: Any) -> Response:
@@ -130,7 +148,16 @@ async def _body(request: Request, kind: type[T], *, optional: bool = False) -> T
 
 
 def mount(api: Api, hub: Hub) -> None:
-    """Add the routes of every environment."""
+    """Add the routes of every environment.
+
+    Raises:
+        InvalidRequest: an environment's id is the prefix of the native protocol.
+    """
+    if protocol.PREFIX[1:] in hub.specs:
+        raise InvalidRequest(
+            f"An environment with the id {protocol.PREFIX[1:]!r} cannot be served: the native protocol lies there.",
+            hint="Register it under another id.",
+        )
     answers = mcp.Mcp(hub)
     Routes(api, hub).mount(answers)
     routes = api.app.router.routes
@@ -153,6 +180,12 @@ class Routes:
 
     def mount(self, answers: mcp.Mcp) -> None:
         """Add every route."""
+        self._play()
+        self._mcp(answers)
+        self._describe()
+        self._tasks()
+
+    def _play(self) -> None:
         hub = self.hub
 
         async def reset(request: Request) -> Response:
@@ -165,35 +198,30 @@ class Routes:
 
         async def state(request: Request) -> Response:
             episode_id = request.query_params.get("episode_id")
+            if episode_id is not None and len(episode_id) > openenv.MAX_EPISODE_ID:
+                raise InvalidRequest("episode_id is too long.", hint=f"Use {openenv.MAX_EPISODE_ID} characters.")
             return _json(openenv.http_episode(hub, *_who(request), episode_id).state())
 
-        async def call(request: Request) -> Response:
-            return await mcp.serve_http(answers, request)
-
-        async def end(request: Request) -> Response:
-            return await mcp.delete_http(answers, request)
-
-        episode = Parameter("episode_id", "query", {"type": "string", "maxLength": 255}, "As it was given to reset.")
-        session = Parameter(mcp.SESSION_HEADER, "header", {"type": "string"}, "As initialize answered it.")
-        full = (UnknownTask, QuotaExceeded, CapacityReached)
+        name = {"type": "string", "maxLength": openenv.MAX_EPISODE_ID}
+        shown = {"answer": openenv.Envelope}
         self._add(
             "POST",
             "/reset",
             reset,
             "Start an episode",
-            answer=openenv.Envelope,
             body=openenv.ResetArguments,
             optional=True,
-            errors=(*_PLAY, *full),
+            errors=(*_PLAY, UnknownTask, QuotaExceeded, CapacityReached),
+            **shown,
         )
         self._add(
             "POST",
             "/step",
             step,
             "Act in the episode that episode_id names",
-            answer=openenv.Envelope,
             body=openenv.EpisodeStep,
             errors=(*_PLAY, NotReset, EpisodeOver),
+            **shown,
         )
         self._add(
             "GET",
@@ -201,18 +229,28 @@ class Routes:
             state,
             "Tell where an episode stands",
             answer=openenv.State,
-            parameters=[episode],
-            errors=_HERE,
+            parameters=[Parameter("episode_id", "query", name, "As it was given to reset.")],
+            errors=(InvalidRequest,),
         )
+
+    def _mcp(self, answers: mcp.Mcp) -> None:
+        async def call(request: Request) -> Response:
+            return await mcp.serve_http(answers, request)
+
+        async def end(request: Request) -> Response:
+            return await mcp.delete_http(answers, request)
+
+        session = Parameter(mcp.SESSION_HEADER, "header", {"type": "string"}, "As initialize answered it.")
         self._add(
             "POST",
             "/mcp",
             call,
             "Answer a JSON-RPC call (Model Context Protocol)",
             answer={"type": "object"},
-            body={"type": "object"},
+            body={},  # what is no call is answered by a JSON-RPC error
+            optional=True,
             parameters=[session],
-            errors=(*_HERE, SessionNotFound),
+            errors=(SessionNotFound,),
             also={"202": "A notification; no answer"},
         )
         self._add(
@@ -221,11 +259,9 @@ class Routes:
             end,
             "End the session that the header names",
             parameters=[session],
-            errors=(*_HERE, SessionNotFound),
+            errors=(SessionNotFound,),
             also={"204": "Ended"},
         )
-        self._describe()
-        self._tasks()
 
     def _describe(self) -> None:
         hub = self.hub
@@ -244,7 +280,7 @@ class Routes:
         async def document(request: Request) -> Response:
             env_id = request.path_params["env"]
             hub.spec(env_id)
-            return _json(self.api.document_under(PREFIX, "env", f"turngym {env_id}", API_VERSION))
+            return _json(self.api.document_under("/{env}", "env", f"turngym {env_id}", API_VERSION))
 
         async def manifest(request: Request) -> Response:
             card = await hub.card(request.path_params["env"])

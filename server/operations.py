@@ -19,7 +19,6 @@ import msgspec
 from ..envs.core import MAX_TEXT, check_seed, member_seed
 from ..errors import EnvironmentFailed, InvalidRequest, StepConflict, TurngymError
 from ..protocol import (
-    MAX_GROUP,
     MAX_ITEMS,
     Create,
     Fork,
@@ -38,7 +37,9 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 Slot = Reply | asyncio.Task[Reply]
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(order="sorted").encode
+LONG_ACTION = 32_768
+"""Characters from which on an action is parsed in a thread, wherever the environment steps."""
 
 
 # Making sessions -----------------------------------------------------------------------------------
@@ -109,17 +110,15 @@ def groups(hub: Hub, items: Sequence[Group], account: Account, link: Link | None
     """Make several groups; the replies of all members stand in a row.
 
     Raises:
-        InvalidRequest: a group's size, seed or ids do not fit, so that its replies could not be counted off.
+        InvalidRequest: the ids of a group do not fit, or there are too many members: its replies could not be
+            counted off.
     """
     for item in items:
-        if not 1 <= item.n <= MAX_GROUP:
-            raise InvalidRequest(f"A group of {item.n}.", hint=f"Ask for 1 to {MAX_GROUP} members.")
         if item.sessions is not None and len(set(item.sessions)) != item.n:
             raise InvalidRequest(
                 f"A group of {item.n} with {len(set(item.sessions))} different session ids.",
                 hint="Send one id a member.",
             )
-        check_seed(item.seed)
     if sum(item.n for item in items) > MAX_ITEMS:
         raise InvalidRequest("The groups have too many members.", hint=f"Ask for at most {MAX_ITEMS} in one request.")
     return [slot for item in items for slot in _group(hub, item, account, link)]
@@ -209,7 +208,7 @@ def step(hub: Hub, item: Step, account: Account, link: Link | None) -> Slot:
     session.touched = monotonic()
     if link is not None:
         session.link = link
-    if session.pending or not session.inline:
+    if session.pending or not session.inline or len(item.action) > LONG_ACTION:
         return hub.start(
             session,
             lambda: _env_of(session).step(item.action),

@@ -9,6 +9,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from ..envs.core import shown
 from ..errors import InvalidRequest, PayloadTooLarge, TurngymError, Unauthorized
@@ -77,7 +78,7 @@ def _as_problem(request: Request, error: Exception) -> tuple[TurngymError, Mappi
     if isinstance(error, TurngymError):
         return error, None
     if isinstance(error, HTTPException):
-        return _as_routing_problem(request, error), error.headers
+        return _as_routing_problem(request, error)
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -86,13 +87,15 @@ def _as_problem(request: Request, error: Exception) -> tuple[TurngymError, Mappi
     return TurngymError(f"{type(error).__name__} in the server.", hint="See the server's log."), None
 
 
-def _as_routing_problem(request: Request, error: HTTPException) -> TurngymError:
+def _as_routing_problem(request: Request, error: HTTPException) -> tuple[TurngymError, Mapping[str, str] | None]:
     if error.status_code == 404:
-        return RouteNotFound(
-            f"Nothing is served under {shown(request.url.path, 200)!r}.",
-            hint="GET /openapi.json lists all routes, GET /v1/envs the environments.",
-        )
+        hint = "GET /openapi.json lists all routes, GET /v1/envs the environments."
+        return RouteNotFound(f"Nothing is served under {shown(request.url.path, 200)!r}.", hint=hint), None
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return MethodNotAllowed(f"{request.method} is not allowed here.", hint=f"Use {allowed}." if allowed else "")
-    return InvalidRequest(str(error.detail))
+        # The framework names the methods of the first route with this path only.
+        fitting = [
+            r for r in request.app.routes if isinstance(r, Route) and r.matches(request.scope)[0] is Match.PARTIAL
+        ]
+        allowed = ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
+        return MethodNotAllowed(f"{request.method} is not allowed here.", hint=f"Use {allowed}."), {"Allow": allowed}
+    return InvalidRequest(str(error.detail)), error.headers

@@ -14,7 +14,7 @@ from .hub import Hub
 from .settings import HubSettings
 from .websocket import DirectWebSocket
 
-SHUTDOWN_S = 5
+SHUTDOWN_S = 2
 """Seconds that connections get to close once the hub has drained."""
 KEEP_ALIVE_S = 300
 """Seconds an idle HTTP connection stays open: trainers pause for minutes between requests."""
@@ -50,6 +50,7 @@ class HubServer(uvicorn.Server):
         if self._asked_to_end and not self.should_exit:
             await self._hub.drain()
             self.should_exit = True
+            self.force_exit = self._hub.hurry
         return await super().on_tick(counter)
 
 

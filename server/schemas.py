@@ -42,7 +42,13 @@ class Parameter(NamedTuple):
     name: str
     place: str
     schema: Mapping[str, Any]
-    description: str = ""
+    description: str
+
+    def described(self) -> dict[str, Any]:
+        """Return its part of the document."""
+        required = self.place == "path"
+        place = {"name": self.name, "in": self.place, "required": required}
+        return {**place, "schema": dict(self.schema), "description": self.description}
 
 
 class Api:
@@ -93,25 +99,22 @@ class Api:
             locked: the API key is asked for.
             also: further statuses of success with their descriptions.
         """
+        content = {media: {"schema": {} if answer is None else self._schema(answer)}}
         failures = [*errors, *([PayloadTooLarge] if body is not None else []), *([Unauthorized] if locked else [])]
-        content = {media: {"schema": self._schema(answer)}} if answer is not None else {media: {"schema": {}}}
-        responses: dict[str, Any] = {"200": {"description": "Done", "content": content}}
-        responses |= {status: {"description": text} for status, text in (also or {}).items()}
-        responses |= _failures(failures)
-        extra: dict[str, Any] = {"responses": responses}
+        extra: dict[str, Any] = {
+            "responses": {
+                "200": {"description": "Done", "content": content},
+                **{status: {"description": text} for status, text in (also or {}).items()},
+                **_failures(failures),
+            },
+            "parameters": [each.described() for each in parameters],
+        }
         if body is not None:
             schema = self._schema(body)
             extra["requestBody"] = {"required": not optional, "content": {"application/json": {"schema": schema}}}
-        described = [
-            {"name": each.name, "in": each.place, "required": each.place == "path", "schema": dict(each.schema)}
-            | ({"description": each.description} if each.description else {})
-            for each in parameters
-        ]
-        if described:
-            extra["parameters"] = described
         if self._keys and not locked:
             extra["security"] = []
-        name = f"{method.lower()}_{path.strip('/').replace('/', '_').translate(_BRACES) or 'root'}"
+        name = f"{method.lower()}_{path.strip('/').replace(':env', '').replace('/', '_').translate(_BRACES)}"
         self.app.add_api_route(
             path,
             endpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..envs.core import SEED_LIMIT
@@ -104,7 +104,3 @@ def read_keys(path: str | Path) -> dict[str, str]:
     if not keys:
         raise InvalidRequest(f"{path} holds no API key.", hint='Write one "name key" a line.')
     return keys
-
-
-SETTING_NAMES = frozenset(each.name for each in fields(HubSettings))
-"""Names of all settings, for presets and command lines."""

@@ -8,6 +8,7 @@ control frames, fragmented messages, violations of the protocol) still goes thro
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,9 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self._pending = bytearray()
         self._holds: set[str] = set()
+        self._lost = False
+        self._drained = asyncio.Event()
+        self._drained.set()
 
     def hand_over(self, handler: Callable[[bytes], None]) -> bool:
         """Call ``handler`` with every whole message from now on; to be called right after the accept.
@@ -46,7 +50,7 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
 
     def send_text(self, payload: bytes) -> None:
         """Send a text message (UTF-8); dropped if the socket is closing."""
-        if self.close_sent or self.disconnected or self.transport.is_closing():
+        if self.close_sent or self._lost or self.transport.is_closing():
             return
         length = len(payload)
         if length < 126:
@@ -56,6 +60,10 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         else:
             header = b"\x81\x7f" + length.to_bytes(8, "big")
         self.transport.write(header + payload)
+
+    async def drained(self) -> None:
+        """Wait until the peer has read enough of what was sent."""
+        await self._drained.wait()
 
     def hold(self, reason: str) -> None:
         """Stop reading until :meth:`release` is called for every reason."""
@@ -79,15 +87,23 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
             extensions: Any = self.scope["extensions"]
             extensions[EXTENSION] = self
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of those who wait to send."""
+        self._lost = True
+        self._drained.set()
+        super().connection_lost(exc)
+
     def pause_writing(self) -> None:
         """Stop reading requests while the peer does not read answers."""
         super().pause_writing()
+        self._drained.clear()
         if self._handler is not None:
             self.hold("slow reader")
 
     def resume_writing(self) -> None:
         """Go on reading."""
         super().resume_writing()
+        self._drained.set()
         self.release("slow reader")
 
     def send_receive_event_to_app(self) -> None:

@@ -60,10 +60,7 @@ class Workers:
         Raises:
             CapacityReached: as many jobs hang as there are threads.
         """
-        if self.stuck >= self.threads:
-            raise CapacityReached(
-                f"{self.stuck} operations of environments hang.", hint="Restart the server; see its log for the cause."
-            )
+        self.check()
         job = _Job(work, late, asyncio.get_running_loop().create_future())
         with self._lock:
             if self._idle > self._queue.qsize() or self._alive >= self.threads:
@@ -71,6 +68,13 @@ class Workers:
             else:
                 self._start(job)
         return job.future
+
+    def check(self) -> None:
+        """Raise :class:`CapacityReached` if as many jobs hang as there are threads."""
+        if self.stuck >= self.threads:
+            raise CapacityReached(
+                f"{self.stuck} operations of environments hang.", hint="Restart the server; see its log for the cause."
+            )
 
     def _start(self, job: _Job | None) -> None:
         self._alive += 1

@@ -30,6 +30,11 @@ def test_unknown_problems_become_the_base_class() -> None:
     assert type(back) is TurngymError and back.detail == "Teapot"
 
 
+def test_a_problem_from_outside_cannot_clash_with_the_arguments() -> None:
+    back = from_problem({"code": "INVALID_REQUEST", "detail": "x", "self": 1, "cls": 2})
+    assert type(back) is InvalidRequest and back.extra == {"self": 1, "cls": 2}
+
+
 def test_nearest() -> None:
     assert nearest("sokobn", ["sokoban", "bandit"]).startswith("Did you mean 'sokoban'?")
     assert "bandit" in nearest("zzz", ["bandit"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import resource
 import signal
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +65,51 @@ def test_a_torn_line_is_ended_before_the_next(tmp_path: Path) -> None:
     damaged: list[RecordError] = []
     assert [e.id for e in read_episodes(path, damaged=damaged)] == ["e0", "e2"]
     assert "line 3" in str(damaged[0])
+
+
+@pytest.mark.parametrize("cut", [1, 9, 60])
+def test_a_torn_compressed_episode_costs_no_other(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "e.jsonl.zst"
+    with EpisodeWriter(path) as writer:
+        writer.write(episode(0))
+        writer.write(episode(1))
+    path.write_bytes(path.read_bytes()[:-cut])
+    with EpisodeWriter(path) as writer:
+        for number in (2, 3):
+            writer.write(episode(number))
+    with pytest.raises(RecordError, match="after line 2"):
+        list(read_episodes(path))
+    damaged: list[RecordError] = []
+    assert [e.id for e in read_episodes(path, damaged=damaged)] == ["e0", "e2", "e3"]
+    assert len(damaged) == 1
+
+
+def test_a_file_compressed_as_a_whole_is_read(tmp_path: Path) -> None:
+    plain, path = tmp_path / "e.jsonl", tmp_path / "e.jsonl.zst"
+    with EpisodeWriter(plain) as writer:
+        for number in range(400):
+            writer.write(episode(number, str(random.Random(number).random()) * 20))
+    whole = zstandard.ZstdCompressor().compress(plain.read_bytes())
+    path.write_bytes(whole)
+    assert list(read_episodes(path)) == list(read_episodes(plain))
+    path.write_bytes(whole[:-50])
+    damaged: list[RecordError] = []
+    kept = [e.id for e in read_episodes(path, damaged=damaged)]
+    assert kept == [f"e{number}" for number in range(len(kept))]
+    assert len(damaged) == 1
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_lacks_is_refused_when_written(tmp_path: Path, number: float) -> None:
+    path = tmp_path / "e.jsonl"
+    bad = [msgspec.structs.replace(episode(1), reward=number), episode(2)]
+    bad[1].turns[0].completion.logprobs = [-0.5, number]
+    with EpisodeWriter(path) as writer:
+        writer.write(episode(0, "null"))
+        for one in bad:
+            with pytest.raises(RecordError, match="cannot be written"):
+                writer.write(one)
+    assert [e.id for e in read_episodes(path)] == ["e0"]
 
 
 def test_the_line_of_damage_is_named(tmp_path: Path) -> None:
@@ -126,3 +174,11 @@ def test_a_full_disk_harms_nothing(tmp_path: Path) -> None:
     )
     assert "Cannot write" in done.stdout and "Free disk space" in done.stdout
     assert len(list(read_episodes(path))) >= 3
+
+
+def test_a_torn_header_is_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(b'{"schema": "turngym'.replace(b": ", b":"))
+    with EpisodeWriter(path) as writer:
+        writer.write(episode(0))
+    assert list(read_episodes(path)) == [episode(0)]

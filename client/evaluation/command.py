@@ -15,7 +15,7 @@ from ...errors import InvalidRequest
 from ...protocol import Level
 from ..policies.hosted import DEFAULT_KEY
 from .folder import METRICS, REPORT, RunFolder
-from .plan import KINDS, EvalEnv, EvalPlan, PolicySpec
+from .plan import KINDS, EvalEnv, EvalPlan
 from .presets import eval_preset_names, load_eval_preset
 from .progress import Progress, Quiet, Shown
 from .runner import Limits, Results, evaluate, write_results
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         results = _report_only(args.out)
     else:
         plan = plan_of(args)
-        human = any(kind in ("human", PolicySpec("human")) for kind in plan.policies)
+        human = any("human" in (policy, getattr(policy, "kind", "")) for policy in plan.policies)
         progress: Progress = Quiet() if args.quiet or human else Shown(console)
         limits = Limits(
             concurrency=1 if human else _positive("--concurrency", args.concurrency),

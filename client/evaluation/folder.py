@@ -127,7 +127,17 @@ class RunFolder:
 
 
 def _check_same(path: Path, known: ResolvedPlan, plan: ResolvedPlan) -> None:
+    """Check that a run goes on with its plan; policies may be added, so that another model joins the comparison."""
     there, wanted = known.identity(), plan.identity()
+    named = {policy["name"]: policy for policy in wanted.pop("policies")}
+    for policy in there.pop("policies"):
+        if policy["name"] not in named:
+            raise InvalidRequest(
+                f"{path} also holds the policy {policy['name']!r}.",
+                hint="Name it too (what is finished is not played again), or choose another folder with --out.",
+            )
+        key = f"policy {policy['name']}"
+        there[key], wanted[key] = policy, named[policy["name"]]
     for name in sorted({*there, *wanted}):
         if there.get(name) != wanted.get(name):
             raise InvalidRequest(

@@ -211,12 +211,13 @@ class ResolvedPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
                     task = f"{split}/{index}"
                     noise = int(stable_rng("evaluation", self.seed, env.env, task).integers(SEED_LIMIT))
                     for attempt in range(self.pass_k):
+                        seed = member_seed(noise, attempt)
                         for policy in self.policies:
                             yield Job(
                                 id=f"{policy.name}:{env.name}:{task}:{attempt}",
                                 wanted=wanted,
                                 task=task,
-                                seed=member_seed(noise, attempt),
+                                seed=seed,
                                 attempt=attempt,
                                 group=f"{env.name}:{task}",
                                 policy=policy.name,
@@ -243,6 +244,8 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
         names = await source.envs() if item == ALL else [item]
         envs += [await _environment(name, plan, source) for name in names]
     policies = [_policy(item, plan) for item in plan.policies]
+    if plan.level == "text" and any(policy.kind == "model" for policy in policies):
+        raise InvalidRequest("A hosted model needs prompts, which the text level has not.", hint="Use the turn level.")
     _unique("environment", [env.name for env in envs])
     _unique("policy", [policy.name for policy in policies])
     _unique("split", plan.splits)

@@ -40,14 +40,15 @@ def build_report(
     Args:
         plan: the plan of the run.
         rows: the table.
-        summaries: numbers of every episode.
+        summaries: numbers of every episode, in the order in which they are to be shown.
         read: yields the recorded episodes that a predicate wants; it is asked once.
         notes: what a reader should know, shown at the top.
     """
     policies = [policy.name for policy in plan.policies]
     envs = [env.name for env in plan.envs]
     chosen, said = choose(summaries)
-    episodes, dropped = _embedded(read, chosen)
+    found, dropped = _embedded(read, chosen)
+    episodes = [found[summary.id] for summary in summaries if summary.id in found]
     if dropped:
         said.append(f"{dropped} more were left out to keep this file small")
     parts = {
@@ -95,8 +96,8 @@ def choose(summaries: Sequence[Summary]) -> tuple[set[str], list[str]]:
     return ids, said
 
 
-def _embedded(read: Read, chosen: set[str]) -> tuple[list[dict[str, Any]], int]:
-    """Return the chosen episodes as the page wants them, and how many were left out for their size."""
+def _embedded(read: Read, chosen: set[str]) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the chosen episodes by id as the page wants them, and how many were left out for their size."""
     found: dict[str, dict[str, Any]] = {}
     used = dropped = 0
     for episode in read(lambda episode: episode.id in chosen):
@@ -107,7 +108,7 @@ def _embedded(read: Read, chosen: set[str]) -> tuple[list[dict[str, Any]], int]:
             continue
         used += size
         found[episode.id] = data
-    return list(found.values()), dropped
+    return found, dropped
 
 
 def _cut(text: str) -> str:
@@ -236,9 +237,7 @@ def _charts(rows: Sequence[Row], summaries: Sequence[Summary], policies: Sequenc
     parts = []
     for (title, text), panels in sections.items():
         cards = "".join(f"<figure><figcaption>{escape(env)}</figcaption>{svg}</figure>" for env, svg in panels.items())
-        parts.append(
-            f"<section><h2>{escape(title)}</h2><p>{text}</p><div class='panels'>{cards}</div></section>"
-        )
+        parts.append(f"<section><h2>{escape(title)}</h2><p>{text}</p><div class='panels'>{cards}</div></section>")
     return "".join(parts)
 
 

@@ -213,6 +213,11 @@ def write_results(folder: RunFolder, plan: ResolvedPlan, notes: list[str]) -> Re
     summaries = [found[job.id] for job in plan.jobs() if job.id in found]
     done = sum(not summary.failed for summary in summaries)
     results = Results(folder.path, plan, rows(summaries), missing=plan.total - done, notes=[*_sizes(plan), *notes])
+    at_once = sum(summary.overflow and summary.turns == 0 for summary in summaries)
+    if at_once:
+        results.notes.append(
+            f"{at_once} episodes did not fit the model's context in their first turn; lower the reply's token limit"
+        )
     if results.missing:
         results.notes.append(f"{results.missing} of {plan.total} episodes have no finished record")
     folder.write(METRICS, metrics_json(results))

@@ -27,6 +27,8 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
             told = any(row.score is not None and row.score != row.success for row in rows)
         elif name == "pass_at":
             told = any(len(value) > 1 for value in values)
+        elif name in ("format_valid", "void"):
+            told = any(value is not None for value in values)
         elif name == "actions":
             told = any(row.actions != row.turns for row in rows)
         else:

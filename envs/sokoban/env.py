@@ -55,6 +55,7 @@ class Sokoban(TextEnv):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
     separator: ClassVar[str] = "||"
+    deterministic: ClassVar[bool] = True
     expert_success: ClassVar[float] = 1.0
     # Five joined actions that each push a box off its target; four that each place one of four boxes and the last.
     reward_range: ClassVar[tuple[float, float]] = (-5.5, 14.5)

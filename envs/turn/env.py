@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import EpisodeOver, InvalidRequest, Unsupported, nearest
+from ...errors import EpisodeOver, InvalidRequest, NotReset, Unsupported, nearest
 from ...records import Completion, Message, Turn
-from ..core import Text, TextEnv, _positive
+from ..core import Text, TextEnv, _flag, _positive
 from .hooks import RewardHook, make_hooks, revise
 from .prompts import PromptStyle, get_style, render_prompt
 
@@ -56,6 +57,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         max_turns: turns after which the episode is truncated, None for no limit but the environment's own.
         variant: "released" executes the end of a tagless reply as an action, as the papers' code does.
         strict: a malformed reply is never executed, even where the relaxed rule finds an action.
+        language_rule: whether Chinese characters make a reply malformed (the papers' rule); None as the grammar says.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -70,22 +72,25 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         max_turns: int | None = None,
         variant: str = "default",
         strict: bool = False,
+        language_rule: bool | None = None,
     ) -> None:
         self.env = env
         self.style: PromptStyle = get_style(style)
         self.memory = self.style.memory if memory is None else _memory(memory)
-        self.hooks: list[RewardHook] = make_hooks(hooks or {})
+        self.hooks: list[RewardHook] = make_hooks({} if hooks is None else hooks)
         self.max_turns = None if max_turns is None else _positive("max_turns", max_turns)
-        if variant not in VARIANTS:
+        if not isinstance(variant, str) or variant not in VARIANTS:
             raise InvalidRequest(f"Unknown variant {variant!r:.60}.", hint=nearest(str(variant), VARIANTS))
         self.variant = variant
-        self.strict = bool(strict)
+        self.strict = _flag("strict", strict)
         self.observation_space = ChatSpace()
         self.action_space = Text()
         self.render_mode = env.render_mode
         self.turns: list[Turn] = []
         self.done = False
         self._grammar = self.style.rules
+        if language_rule is not None and language_rule != self._grammar.ban_cjk:
+            self._grammar = dataclasses.replace(self._grammar, ban_cjk=bool(language_rule))
         self._plan = ""
         self._observation = ""
         self._last: dict[str, Any] = {}
@@ -124,6 +129,8 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             raise InvalidRequest(f"The completion is a {type(completion).__name__}.", hint="Send the reply as text.")
         if self.done:
             raise EpisodeOver(f"The episode of task {self.task} is over.", hint="Call reset to start another.")
+        if not self._last:
+            raise NotReset("step was called before reset.", hint="Call reset first.")
         reply = self._grammar.parse(completion.text, "released" if self.variant == "released" else "default")
         action = "" if self.strict and not reply.format_valid else reply.action
         before = self._last
@@ -138,7 +145,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             action_valid=info["action_valid"],
             format_valid=reply.format_valid,
             void=reply.void,
-            tag=reply.tag,
+            tag=reply.tag if reply.format_valid else "",
             steps=info["steps"],
             info={"prompt": before["prompt"]},
         )
@@ -167,7 +174,13 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         return self.prompt(), turn.reward, terminated, truncated, info
 
     def prompt(self) -> list[Message]:
-        """Return the current prompt again."""
+        """Return the current prompt again.
+
+        Raises:
+            NotReset: there was no ``reset``.
+        """
+        if not self._last:
+            raise NotReset("There is no prompt before reset.", hint="Call reset first.")
         env = self.env
         several = ""
         if env.separator is not None and env.max_actions_per_step > 1:
@@ -193,9 +206,24 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         return self.style.wrap(action, thought)
 
     def expert_action(self) -> str | None:
-        """Return a well-formed reply that takes the expert's action, None where no expert is known."""
-        action = self.env.expert_action()
-        return None if action is None else self.wrap(action)
+        """Return a well-formed reply that takes the expert's action, None where no expert is known.
+
+        Where several actions may be joined and no action draws noise, the reply holds as many as are allowed.
+        """
+        env = self.env
+        action = env.expert_action()
+        if action is None:
+            return None
+        actions = [action]
+        if env.separator is not None and env.deterministic and env.max_actions_per_step > 1:
+            scout = env.fork()
+            while len(actions) < env.max_actions_per_step:
+                scout.step(actions[-1])
+                following = None if scout.done else scout.expert_action()
+                if following is None:
+                    break
+                actions.append(following)
+        return self.wrap(f" {env.separator} ".join(actions))
 
     def expert(self) -> Iterator[str]:
         """Yield expert replies, each made in the state at the time it is asked for."""
@@ -245,6 +273,11 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
     def seed(self) -> int:
         """Seed of the current episode's noise."""
         return self.env.seed
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
+        """The text environment's noise: the turn level draws none of its own."""
+        return self.env._np_random
 
     @property
     def splits(self) -> Mapping[str, int]:

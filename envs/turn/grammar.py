@@ -32,7 +32,7 @@ class Reply(NamedTuple):
         error: the first broken part of the rule, "" if none.
         void: the reply holds no action block at all.
         thought: text of the first thought block.
-        tag: name of the first thought tag among several allowed ones, "" where only one is.
+        tag: where several thought tags are allowed, the first of them (in the grammar's order) that occurs.
         plan: text of the planning block, "" for none.
     """
 
@@ -136,7 +136,8 @@ class Grammar:
         thought = tag = plan = ""
         if thoughts:
             thought = thoughts[0].inner(text)
-            tag = thoughts[0].tag if len(self.thoughts) > 1 else ""
+            if len(self.thoughts) > 1:
+                tag = next(name for name in self.thoughts if any(block.tag == name for block in thoughts))
             plan = next((block.inner(text) for block in thoughts if block.tag == "planning"), "")
         error = self._broken(text, marks, thoughts, actions)
         if not error and self.ban_cjk and _CJK.search(text):

@@ -181,6 +181,8 @@ def make_hooks(settings: Mapping[str, Mapping[str, Any]]) -> list[RewardHook]:
     Raises:
         InvalidRequest: an unknown hook, setting or value; the hint names the nearest.
     """
+    if not isinstance(settings, Mapping) or not all(isinstance(values, Mapping) for values in settings.values()):
+        raise InvalidRequest(f"hooks is {settings!r:.80}.", hint='Send {"format-penalty": {"penalty": 0.1}}.')
     return [_make_hook(name, values) for name, values in settings.items()]
 
 

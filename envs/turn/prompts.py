@@ -120,7 +120,7 @@ STYLES: Mapping[str, PromptStyle] = {
             "Reply in the form <think>…</think><answer>…</answer>."
         ),
         later=(
-            "Reward: {reward}\n\nTurn {step}\nState:\n{observation}\nYou have {actions_left} action(s) left. "
+            "Reward: {reward:g}\n\nTurn {step}\nState:\n{observation}\nYou have {actions_left} action(s) left. "
             "Reply in the form <think>…</think><answer>…</answer>."
         ),
         several="You may give up to {max_actions} actions in one answer, joined by {separator}.",
@@ -130,7 +130,7 @@ STYLES: Mapping[str, PromptStyle] = {
 
 def get_style(name: str) -> PromptStyle:
     """Return the style of that name, or raise :class:`InvalidRequest` naming the nearest."""
-    if name not in STYLES:
+    if not isinstance(name, str) or name not in STYLES:
         raise InvalidRequest(f"No prompt style {name!r:.60}.", hint=nearest(str(name), STYLES))
     return STYLES[name]
 
@@ -153,7 +153,8 @@ def render_prompt(
     values["history"] = "\n".join(
         style.entry.format(n=turn.index + 1, observation=turn.observation, action=turn.action) for turn in shown
     )
-    return [*_system(style), Message(role="user", content=(style.later if turns else style.first).format(**values))]
+    template = style.later if shown else style.first
+    return [*_system(style), Message(role="user", content=template.format(**values))]
 
 
 def _system(style: PromptStyle) -> list[Message]:

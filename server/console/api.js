@@ -40,9 +40,18 @@ async function once(method, path, body, plain) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(new URL(path, BASE), { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+    response = await fetch(new URL(path, BASE), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+    });
   } catch {
-    throw new Problem({ code: "SERVER_UNAVAILABLE", detail: `The hub at ${address()} does not answer.`, hint: "Check that `turngym serve` is running, then try again." });
+    throw new Problem({
+      code: "SERVER_UNAVAILABLE",
+      detail: `The hub at ${address()} does not answer.`,
+      hint: "Check that `turngym serve` is running, then try again.",
+    });
   }
   const text = await response.text();
   if (plain && response.ok) return text;
@@ -50,7 +59,11 @@ async function once(method, path, body, plain) {
   try {
     value = JSON.parse(text);
   } catch {
-    throw new Problem({ status: response.status, detail: `The hub answered ${response.status} without JSON: ${text.slice(0, 200)}`, hint: "Check that this address belongs to a turngym hub." });
+    throw new Problem({
+      status: response.status,
+      detail: `The hub answered ${response.status} without JSON: ${text.slice(0, 200)}`,
+      hint: "Check that this address belongs to a turngym hub.",
+    });
   }
   if (!response.ok) throw new Problem({ status: response.status, ...value });
   return value;

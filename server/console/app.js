@@ -35,7 +35,11 @@ async function route() {
   document.title = `${id ? `${id} · ` : ""}${TITLES[name] ?? "Not found"} · turngym`;
   const root = h("div", { class: `view view-${TITLES[name] ? name || "list" : "missing"}` });
   put(main, root);
-  if (!Object.hasOwn(VIEWS, name)) return put(root, problemBox({ detail: `This console has no page "${name}".`, hint: "Choose one in the menu above." }));
+  if (!Object.hasOwn(VIEWS, name))
+    return put(
+      root,
+      problemBox({ detail: `This console has no page "${name}".`, hint: "Choose one in the menu above." }),
+    );
   try {
     const leave = await VIEWS[name](root, { id, params: new URLSearchParams(query), go });
     // Somebody may have gone elsewhere while the view was loading.
@@ -65,7 +69,16 @@ function askKey(problem, wrong) {
   const form = dialog.querySelector("form");
   const input = form.querySelector("input");
   const message = form.querySelector(".dialog-message");
-  put(message, wrong ? problemBox({ detail: "The hub refused this API key.", hint: "Check it for typing errors, or ask whoever runs the hub.", code: problem.code }) : h("p", null, "This hub asks for an API key. It is kept in this tab only, until the tab is closed."));
+  put(
+    message,
+    wrong
+      ? problemBox({
+          detail: "The hub refused this API key.",
+          hint: "Check it for typing errors, or ask whoever runs the hub.",
+          code: problem.code,
+        })
+      : h("p", null, "This hub asks for an API key. It is kept in this tab only, until the tab is closed."),
+  );
   input.value = "";
   return new Promise((resolve) => {
     const finish = (key) => {
@@ -77,7 +90,14 @@ function askKey(problem, wrong) {
       event.preventDefault();
       const key = input.value.trim();
       // A header carries nothing else; fetch would fail without saying why.
-      if (!/^[\x21-\x7e]+$/.test(key)) put(message, problemBox({ detail: "An API key consists of printable ASCII characters without spaces.", hint: "Copy it again." }));
+      if (!/^[\x21-\x7e]+$/.test(key))
+        put(
+          message,
+          problemBox({
+            detail: "An API key consists of printable ASCII characters without spaces.",
+            hint: "Copy it again.",
+          }),
+        );
       else finish(key);
     };
     dialog.oncancel = form.querySelector(".decline").onclick = () => finish(null);

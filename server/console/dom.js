@@ -11,7 +11,9 @@ function fill(element, props, children) {
     else if (name === "checked" || name === "selected") element[name] = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
@@ -37,7 +39,10 @@ const keyOf = (element) => element.dataset.key || element.name || element.textCo
 export function keepFocus(box, redraw) {
   const focused = box.contains(document.activeElement) ? keyOf(document.activeElement) : null;
   redraw();
-  if (focused !== null) [...box.querySelectorAll("button, input, textarea")].find((control) => keyOf(control) === focused)?.focus({ preventScroll: true });
+  if (focused !== null)
+    [...box.querySelectorAll("button, input, textarea")]
+      .find((control) => keyOf(control) === focused)
+      ?.focus({ preventScroll: true });
 }
 
 /** Scroll a box, and nothing around it, so that one of its descendants can be seen. */
@@ -79,7 +84,8 @@ export function problemBox(problem, ...actions) {
     { class: "problem", role: "alert" },
     h("p", { class: "problem-detail" }, problem.detail || problem.message || String(problem)),
     problem.hint && h("p", { class: "problem-hint" }, problem.hint),
-    problem.code && h("p", { class: "muted small" }, problem.status ? `${problem.code} (${problem.status})` : problem.code),
+    problem.code &&
+      h("p", { class: "muted small" }, problem.status ? `${problem.code} (${problem.status})` : problem.code),
     buttons.length > 0 && h("p", { class: "row" }, buttons),
   );
 }
@@ -95,7 +101,12 @@ export function rewardTable(rewards, revised = {}) {
       "tr",
       { class: rewritten && "revised" },
       h("th", { scope: "row" }, name, rewritten && [" ", badge("revised", "warn")]),
-      h("td", { class: "number" }, signed(now), rewritten && now !== first && h("span", { class: "muted" }, ` was ${signed(first)}`)),
+      h(
+        "td",
+        { class: "number" },
+        signed(now),
+        rewritten && now !== first && h("span", { class: "muted" }, ` was ${signed(first)}`),
+      ),
     );
   });
   return h("table", { class: "rewards" }, h("caption", null, "Reward components"), h("tbody", null, rows));
@@ -110,7 +121,12 @@ export function messageList(messages, open = true) {
       h(
         "details",
         { class: "message", open: open && (messages.length < 3 || position === messages.length - 1) },
-        h("summary", null, badge(String(message.role), "role"), h("span", { class: "muted small" }, ` ${plural(String(message.content).length, "character")}`)),
+        h(
+          "summary",
+          null,
+          badge(String(message.role), "role"),
+          h("span", { class: "muted small" }, ` ${plural(String(message.content).length, "character")}`),
+        ),
         h("pre", { tabindex: "0" }, String(message.content)),
       ),
     ),
@@ -132,5 +148,10 @@ export function codeBlock(title, code) {
     }
     setTimeout(() => (button.textContent = "Copy"), 2000);
   };
-  return h("figure", { class: "snippet" }, h("figcaption", null, title, h("button", { type: "button", class: "small", onclick: copy }, "Copy")), pre);
+  return h(
+    "figure",
+    { class: "snippet" },
+    h("figcaption", null, title, h("button", { type: "button", class: "small", onclick: copy }, "Copy")),
+    pre,
+  );
 }

@@ -6,7 +6,11 @@ import { badge, codeBlock, h, problemBox, put } from "./dom.js";
 const link = (card, page) => `#/${page}/${encodeURIComponent(card.id)}`;
 
 function abilities(card) {
-  return [card.expert && badge("expert"), card.pictures && badge("pictures"), card.separator && badge(`joins actions with ${card.separator}`)];
+  return [
+    card.expert && badge("expert"),
+    card.pictures && badge("pictures"),
+    card.separator && badge(`joins actions with ${card.separator}`),
+  ];
 }
 
 export async function listView(root) {
@@ -18,8 +22,19 @@ export async function listView(root) {
   };
   put(
     root,
-    h("header", { class: "row" }, h("h1", null, "Environments"), h("span", { class: "muted" }, `${cards.length} served here`),
-      cards.length > 3 && h("input", { type: "search", "aria-label": "Search environments", placeholder: "Search", oninput: (event) => draw(event.currentTarget.value) })),
+    h(
+      "header",
+      { class: "row" },
+      h("h1", null, "Environments"),
+      h("span", { class: "muted" }, `${cards.length} served here`),
+      cards.length > 3 &&
+        h("input", {
+          type: "search",
+          "aria-label": "Search environments",
+          placeholder: "Search",
+          oninput: (event) => draw(event.currentTarget.value),
+        }),
+    ),
     grid,
   );
   draw("");
@@ -32,22 +47,44 @@ function cardItem(card) {
     h("h2", null, h("a", { href: link(card, "env") }, card.id)),
     h("p", null, card.summary),
     h("p", { class: "row badges" }, abilities(card)),
-    h("p", { class: "muted small" }, Object.entries(card.splits).map(([name, size]) => `${name} ${size.toLocaleString("en")}`).join(" · ")),
-    h("p", { class: "row card-foot" },
+    h(
+      "p",
+      { class: "muted small" },
+      Object.entries(card.splits)
+        .map(([name, size]) => `${name} ${size.toLocaleString("en")}`)
+        .join(" · "),
+    ),
+    h(
+      "p",
+      { class: "row card-foot" },
       h("a", { class: "button primary", href: link(card, "play") }, "Play"),
-      h("a", { class: "button", href: link(card, "env"), "aria-label": `Documentation of ${card.id}` }, "Docs")),
+      h("a", { class: "button", href: link(card, "env"), "aria-label": `Documentation of ${card.id}` }, "Docs"),
+    ),
   );
 }
 
 export async function envView(root, { id }) {
   const cards = await environments();
   const card = cards.find((one) => one.id === id);
-  if (!card) return put(root, problemBox({ detail: `This hub serves no environment "${id}".`, hint: `It serves: ${cards.map((one) => one.id).join(", ")}.` }));
+  if (!card)
+    return put(
+      root,
+      problemBox({
+        detail: `This hub serves no environment "${id}".`,
+        hint: `It serves: ${cards.map((one) => one.id).join(", ")}.`,
+      }),
+    );
   const { paragraphs, meanings } = readDoc(card.doc);
   put(
     root,
     h("p", { class: "small" }, h("a", { href: "#/" }, "Environments"), " / ", card.id),
-    h("header", { class: "row" }, h("h1", null, card.id), h("a", { class: "button primary", href: link(card, "play") }, "Play"), abilities(card)),
+    h(
+      "header",
+      { class: "row" },
+      h("h1", null, card.id),
+      h("a", { class: "button primary", href: link(card, "play") }, "Play"),
+      abilities(card),
+    ),
     h("p", { class: "lead" }, card.summary),
     h(
       "div",
@@ -56,26 +93,66 @@ export async function envView(root, { id }) {
         "div",
         null,
         card.instructions && section("Rules, as a player gets them", h("p", { class: "prose" }, card.instructions)),
-        paragraphs.length > 0 && section("Description", paragraphs.map((text) => h("p", { class: "prose" }, plainCode(text)))),
+        paragraphs.length > 0 &&
+          section(
+            "Description",
+            paragraphs.map((text) => h("p", { class: "prose" }, plainCode(text))),
+          ),
         section("Settings", settingsTable(card, meanings)),
         section("Connect", snippets(card)),
       ),
       h(
         "aside",
         { class: "side" },
-        section("Splits", table(["Split", "Tasks"], Object.entries(card.splits).map(([name, size]) => [name, size.toLocaleString("en")]))),
+        section(
+          "Splits",
+          table(
+            ["Split", "Tasks"],
+            Object.entries(card.splits).map(([name, size]) => [name, size.toLocaleString("en")]),
+          ),
+        ),
         section(
           "At the turn level",
-          h("p", null, "Prompt styles: ", card.styles.map((style, position) => [position > 0 && ", ", h("code", null, style), style === card.style && " (default)"])),
+          h(
+            "p",
+            null,
+            "Prompt styles: ",
+            card.styles.map((style, position) => [
+              position > 0 && ", ",
+              h("code", null, style),
+              style === card.style && " (default)",
+            ]),
+          ),
         ),
         section(
           "Addresses",
-          h("ul", { class: "plain" },
+          h(
+            "ul",
+            { class: "plain" },
             h("li", null, "gymnasium id ", h("code", null, card.gymnasium_id)),
-            h("li", null, "OpenEnv prefix ", h("code", null, `/${card.id}`), ": ", h("a", { href: address(`${card.id}/metadata`) }, "metadata"), ", ", h("a", { href: address(`${card.id}/schema`) }, "schema")),
-            h("li", null, "this entry as JSON: ", h("a", { href: address(`v1/envs/${card.id}`) }, `/v1/envs/${card.id}`)),
+            h(
+              "li",
+              null,
+              "OpenEnv prefix ",
+              h("code", null, `/${card.id}`),
+              ": ",
+              h("a", { href: address(`${card.id}/metadata`) }, "metadata"),
+              ", ",
+              h("a", { href: address(`${card.id}/schema`) }, "schema"),
+            ),
+            h(
+              "li",
+              null,
+              "this entry as JSON: ",
+              h("a", { href: address(`v1/envs/${card.id}`) }, `/v1/envs/${card.id}`),
+            ),
           ),
-          getKey() && h("p", { class: "muted small" }, "These addresses need the API key as a header; a browser tab does not send it."),
+          getKey() &&
+            h(
+              "p",
+              { class: "muted small" },
+              "These addresses need the API key as a header; a browser tab does not send it.",
+            ),
         ),
       ),
     ),
@@ -90,12 +167,35 @@ function table(head, rows) {
   return h(
     "div",
     { class: "scroll-x" },
-    h("table", null, h("thead", null, h("tr", null, head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, rows.map((row) => h("tr", null, row.map((cell) => h("td", null, cell)))))),
+    h(
+      "table",
+      null,
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          head.map((name) => h("th", { scope: "col" }, name)),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        rows.map((row) =>
+          h(
+            "tr",
+            null,
+            row.map((cell) => h("td", null, cell)),
+          ),
+        ),
+      ),
+    ),
   );
 }
 
 /** Split a Google-style docstring into its paragraphs and the meanings of the settings under "Args:". */
-export function readDoc(doc) {
+function readDoc(doc) {
   const paragraphs = [];
   const meanings = new Map();
   for (const block of doc.trim().split(/\n\s*\n/)) {
@@ -116,13 +216,23 @@ export function readDoc(doc) {
 }
 
 function settingsTable(card, meanings) {
-  const rows = Object.entries(card.settings).map(([name, value]) => [h("code", null, name), h("code", null, JSON.stringify(value)), plainCode(meanings.get(name) ?? "")]);
+  const rows = Object.entries(card.settings).map(([name, value]) => [
+    h("code", null, name),
+    h("code", null, JSON.stringify(value)),
+    plainCode(meanings.get(name) ?? ""),
+  ]);
   return rows.length ? table(["Setting", "Default", "Meaning"], rows) : h("p", { class: "muted" }, "None.");
 }
 
 /** Set ``code`` of a docstring as code. */
 function plainCode(text) {
-  return text.split(/(``[^`]+``)/).map((piece) => (piece.startsWith("``") && piece.length > 4 ? h("code", null, piece.slice(2, -2)) : piece.replace(/:\w+:`([^`]+)`/g, "$1")));
+  return text
+    .split(/(``[^`]+``)/)
+    .map((piece) =>
+      piece.startsWith("``") && piece.length > 4
+        ? h("code", null, piece.slice(2, -2))
+        : piece.replace(/:\w+:`([^`]+)`/g, "$1"),
+    );
 }
 
 function snippets(card) {
@@ -131,7 +241,8 @@ function snippets(card) {
   const keyArgument = getKey() ? ", api_key=KEY" : "";
   const keyHeader = getKey() ? `-H "Authorization: Bearer $KEY" ` : "";
   const openenvHeaders = getKey() ? `, headers={"Authorization": f"Bearer {KEY}"}` : "";
-  const send = (op, item) => `curl -s ${keyHeader}-H "Content-Type: application/json" ${url}/v1/${op} \\\n  -d '${JSON.stringify({ items: [item] })}'`;
+  const send = (op, item) =>
+    `curl -s ${keyHeader}-H "Content-Type: application/json" ${url}/v1/${op} \\\n  -d '${JSON.stringify({ items: [item] })}'`;
   return [
     codeBlock(
       "turngym",
@@ -145,6 +256,6 @@ function snippets(card) {
       "curl",
       `${send("create", { env: card.id, session: "demo", reset: true, seed: 7, split })}\n\n${send("step", { session: "demo", action: "…" })}\n\n${send("close", { session: "demo" })}`,
     ),
-    h("p", { class: "muted small" }, "Many sessions go in one request: put one item for each into \"items\"."),
+    h("p", { class: "muted small" }, 'Many sessions go in one request: put one item for each into "items".'),
   ];
 }

@@ -8,7 +8,10 @@ import { get, op, Problem } from "./api.js";
 const PREFIX = "turngym.game.";
 
 function newId() {
-  return "console-" + Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return (
+    "console-" +
+    Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => byte.toString(16).padStart(2, "0")).join("")
+  );
 }
 
 /** The raw text of what is seen now, at either level. */
@@ -36,8 +39,18 @@ export class Game {
     if (task !== null) item.task = task;
     const reply = await op("create", item);
     const record = {
-      session, env, level, config, turn: level === "turn" ? turn : {}, task: reply.info.task, seed: reply.info.seed,
-      log: [], turns: [], game: session, label: "Main line", started: Date.now(),
+      session,
+      env,
+      level,
+      config,
+      turn: level === "turn" ? turn : {},
+      task: reply.info.task,
+      seed: reply.info.seed,
+      log: [],
+      turns: [],
+      game: session,
+      label: "Main line",
+      started: Date.now(),
     };
     return new Game(record, reply);
   }
@@ -56,15 +69,26 @@ export class Game {
       const behind = record.log !== null && steps(record.log) !== reply.step_index;
       const game = new Game(behind ? { ...record, log: null } : record, reply);
       if (behind) {
-        game.notice = "The session was played on from elsewhere: turns are missing from the transcript, and undo is off.";
+        game.notice =
+          "The session was played on from elsewhere: turns are missing from the transcript, and undo is off.";
       }
       return game;
     }
     const card = await get(`v1/sessions/${encodeURIComponent(session)}`);
     const game = new Game(
       {
-        session, env: card.env, level: card.level, config: null, turn: null, task: card.task, seed: card.seed,
-        log: null, turns: [], game: session, label: "Main line", started: Date.now(),
+        session,
+        env: card.env,
+        level: card.level,
+        config: null,
+        turn: null,
+        task: card.task,
+        seed: card.seed,
+        log: null,
+        turns: [],
+        game: session,
+        label: "Main line",
+        started: Date.now(),
       },
       reply,
     );
@@ -120,7 +144,9 @@ export class Game {
   }
 
   get branches() {
-    return Game.all().filter((record) => record.game === this.record.game).sort((a, b) => a.started - b.started);
+    return Game.all()
+      .filter((record) => record.game === this.record.game)
+      .sort((a, b) => a.started - b.started);
   }
 
   save() {
@@ -231,16 +257,39 @@ export class Game {
     const turns = record.turns.map((turn, index) => {
       const rewards = { ...turn.rewards, ...turn.revised };
       return {
-        index, observation: turn.before, completion: { text: turn.sent }, action: turn.action, anchor: turn.anchor,
-        next_anchor: turn.next_anchor, action_valid: turn.action_valid, format_valid: turn.format_valid, void: turn.void,
-        tag: turn.tag, reward: sum(rewards), rewards, revised: Object.keys(turn.revised), steps: turn.steps,
+        index,
+        observation: turn.before,
+        completion: { text: turn.sent },
+        action: turn.action,
+        anchor: turn.anchor,
+        next_anchor: turn.next_anchor,
+        action_valid: turn.action_valid,
+        format_valid: turn.format_valid,
+        void: turn.void,
+        tag: turn.tag,
+        reward: sum(rewards),
+        rewards,
+        revised: Object.keys(turn.revised),
+        steps: turn.steps,
       };
     });
     const episode = {
-      id: record.session, env: record.env, task: record.task, seed: record.seed, config: record.config, level: record.level,
-      style: record.turn, split: record.task.split("/")[0], status: reply.terminated ? "terminated" : reply.truncated ? "truncated" : "running",
-      turns, final_observation: observationText(reply), reward: turns.reduce((total, turn) => total + turn.reward, 0),
-      won: info.won ?? false, score: info.score ?? 0, policy: "human", seconds: (Date.now() - record.started) / 1000,
+      id: record.session,
+      env: record.env,
+      task: record.task,
+      seed: record.seed,
+      config: record.config,
+      level: record.level,
+      style: record.turn,
+      split: record.task.split("/")[0],
+      status: reply.terminated ? "terminated" : reply.truncated ? "truncated" : "running",
+      turns,
+      final_observation: observationText(reply),
+      reward: turns.reduce((total, turn) => total + turn.reward, 0),
+      won: info.won ?? false,
+      score: info.score ?? 0,
+      policy: "human",
+      seconds: (Date.now() - record.started) / 1000,
     };
     return JSON.stringify({ schema: "turngym.episodes", version: 1 }) + "\n" + JSON.stringify(episode) + "\n";
   }

@@ -8,23 +8,64 @@ const VERSION = 1;
 const ZSTD_MAGIC = [0x28, 0xb5, 0x2f, 0xfd];
 const STATUSES = ["running", "terminated", "truncated", "failed"];
 
+// Field -> type, and default where it may be absent.
 const EPISODE = {
-  id: ["string"], env: ["string"], task: ["string"], seed: ["number"],
-  config: ["object", {}], level: ["string", "turn"], style: ["object", {}], split: ["string", ""], group: ["string", ""],
-  member: ["number", 0], status: ["string", "running"], error: ["object", null], turns: ["array", []],
-  final_observation: ["string", ""], reward: ["number", 0], won: ["boolean", false], score: ["number", 0],
-  task_type: ["string", ""], policy: ["string", ""], metrics: ["object", {}], seconds: ["number", 0], attempt: ["number", 0],
+  id: ["string"],
+  env: ["string"],
+  task: ["string"],
+  seed: ["number"],
+  config: ["object", {}],
+  level: ["string", "turn"],
+  style: ["object", {}],
+  split: ["string", ""],
+  group: ["string", ""],
+  member: ["number", 0],
+  parent: ["string", ""],
+  fork_turn: ["number", 0],
+  reseeds: ["array", []],
+  status: ["string", "running"],
+  error: ["object", null],
+  turns: ["array", []],
+  final_observation: ["string", ""],
+  reward: ["number", 0],
+  won: ["boolean", false],
+  score: ["number", 0],
+  task_type: ["string", ""],
+  policy: ["string", ""],
+  metrics: ["object", {}],
+  seconds: ["number", 0],
+  attempt: ["number", 0],
 };
 const TURN = {
-  index: ["number"], observation: ["string"], completion: ["object"],
-  action: ["string", ""], anchor: ["string", ""], next_anchor: ["string", ""], action_valid: ["boolean", true],
-  format_valid: ["boolean", null], void: ["boolean", false], tag: ["string", ""], reward: ["number", 0], rewards: ["object", {}],
-  revised: ["array", []], steps: ["number", 1], prompt: ["array", null], info: ["object", {}],
+  index: ["number"],
+  observation: ["string"],
+  completion: ["object"],
+  action: ["string", ""],
+  anchor: ["string", ""],
+  next_anchor: ["string", ""],
+  action_valid: ["boolean", true],
+  format_valid: ["boolean", null],
+  void: ["boolean", false],
+  tag: ["string", ""],
+  reward: ["number", 0],
+  rewards: ["object", {}],
+  revised: ["array", []],
+  steps: ["number", 1],
+  prompt: ["array", null],
+  info: ["object", {}],
 };
 const COMPLETION = {
-  text: ["string"], finish_reason: ["string", "stop"], prompt_tokens: ["number", null], completion_tokens: ["number", null],
-  cost: ["number", null], policy_version: ["number", null],
+  text: ["string"],
+  finish_reason: ["string", "stop"],
+  prompt_tokens: ["number", null],
+  completion_tokens: ["number", null],
+  cost: ["number", null],
+  policy_version: ["number", null],
+  info: ["object", {}],
 };
+
+// A test holds these against records.py.
+export const SCHEMAS = { Episode: EPISODE, Turn: TURN, Completion: COMPLETION };
 
 function kind(value) {
   return value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
@@ -55,7 +96,9 @@ function decodeTurn(value, position) {
   turn.completion = decode(COMPLETION, turn.completion, `${where}.completion`);
   // The ids themselves are for training; the viewer shows how many there are.
   turn.completion.completion_tokens ??= Array.isArray(sampled) ? sampled.length : null;
-  turn.prompt = turn.prompt?.map((message) => decode({ role: ["string"], content: ["string"] }, message, `${where}.prompt`)) ?? null;
+  turn.prompt =
+    turn.prompt?.map((message) => decode({ role: ["string"], content: ["string"] }, message, `${where}.prompt`)) ??
+    null;
   for (const [name, reward] of Object.entries(turn.rewards)) {
     if (typeof reward !== "number") throw new Error(`${where}.rewards.${name} is ${kind(reward)}, expected number`);
   }
@@ -63,9 +106,10 @@ function decodeTurn(value, position) {
 }
 
 /** Decode one episode line, defaults filled in. */
-export function decodeEpisode(line) {
+function decodeEpisode(line) {
   const episode = decode(EPISODE, JSON.parse(line), "episode");
-  if (!STATUSES.includes(episode.status)) throw new Error(`episode.status is "${episode.status}", expected ${STATUSES.join(", ")}`);
+  if (!STATUSES.includes(episode.status))
+    throw new Error(`episode.status is "${episode.status}", expected ${STATUSES.join(", ")}`);
   episode.turns = episode.turns.map(decodeTurn);
   episode.split ||= episode.task.split("/")[0];
   return episode;
@@ -76,13 +120,22 @@ function checkHeader(file, line) {
   try {
     header = JSON.parse(line);
   } catch (error) {
-    throw new Problem({ detail: `${file}, line 1: not a turngym records file (${error.message}).`, hint: "Open the episodes.jsonl that `turngym eval` wrote." });
+    throw new Problem({
+      detail: `${file}, line 1: not a turngym records file (${error.message}).`,
+      hint: "Open the episodes.jsonl that `turngym eval` wrote.",
+    });
   }
   if (header?.schema !== SCHEMA) {
-    throw new Problem({ detail: `${file}, line 1: schema ${JSON.stringify(header?.schema)}, expected "${SCHEMA}".`, hint: "Open the episodes.jsonl that `turngym eval` wrote." });
+    throw new Problem({
+      detail: `${file}, line 1: schema ${JSON.stringify(header?.schema)}, expected "${SCHEMA}".`,
+      hint: "Open the episodes.jsonl that `turngym eval` wrote.",
+    });
   }
   if (header.version !== VERSION) {
-    throw new Problem({ detail: `${file}, line 1: schema version ${JSON.stringify(header.version)}, this console reads ${VERSION}.`, hint: "Open it in the console of the turngym release that wrote it." });
+    throw new Problem({
+      detail: `${file}, line 1: schema version ${JSON.stringify(header.version)}, this console reads ${VERSION}.`,
+      hint: "Open it in the console of the turngym release that wrote it.",
+    });
   }
 }
 
@@ -103,7 +156,10 @@ async function* linesOf(file) {
 export async function readEpisodes(file, onProgress = () => {}) {
   const start = new Uint8Array(await file.slice(0, 4).arrayBuffer());
   if (ZSTD_MAGIC.every((byte, position) => start[position] === byte)) {
-    throw new Problem({ detail: `${file.name} is compressed with zstandard, which browsers cannot read from a file.`, hint: `Run: zstd -d ${file.name}, and open the result.` });
+    throw new Problem({
+      detail: `${file.name} is compressed with zstandard, which browsers cannot read from a file.`,
+      hint: `Run: zstd -d ${file.name}, and open the result.`,
+    });
   }
   const episodes = [];
   const damaged = [];
@@ -122,6 +178,7 @@ export async function readEpisodes(file, onProgress = () => {}) {
       if (episodes.length % 200 === 0) onProgress(episodes.length);
     }
   }
-  if (number === 0) throw new Problem({ detail: `${file.name} is empty.`, hint: "Run the evaluation that writes it again." });
+  if (number === 0)
+    throw new Problem({ detail: `${file.name} is empty.`, hint: "Run the evaluation that writes it again." });
   return { episodes, damaged };
 }

@@ -41,7 +41,6 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-cache",  # browsers keep the files, and ask whether they changed
 }
 

@@ -1,17 +1,42 @@
 // The episode viewer: local episodes.jsonl files, filters, one turn at a time. Nothing is uploaded.
 
-import { badge, duration, h, keepFocus, messageList, plural, problemBox, put, reveal, rewardTable, signed } from "./dom.js";
+import {
+  badge,
+  duration,
+  h,
+  keepFocus,
+  messageList,
+  plural,
+  problemBox,
+  put,
+  reveal,
+  rewardTable,
+  signed,
+} from "./dom.js";
 import { readEpisodes } from "./records.js";
 
 const PAGE = 200; // list entries drawn at once
 
+const NO_FILTERS = { env: "", policy: "", status: "", won: "", text: "" };
 // Kept while the page lives, so that looking at another view loses nothing.
-const state = { episodes: [], damaged: [], problems: [], filters: { env: "", policy: "", status: "", won: "", text: "" }, current: 0, turn: 0, limit: PAGE, loading: "" };
+const state = {
+  episodes: [],
+  damaged: [],
+  problems: [],
+  filters: { ...NO_FILTERS },
+  current: 0,
+  turn: 0,
+  limit: PAGE,
+  loading: "",
+};
 
-export function outcome(episode) {
+function outcome(episode) {
   if (episode.won) return badge("won", "good");
   if (episode.status === "failed") return badge("failed", "bad");
-  return badge(episode.status === "terminated" ? "not won" : episode.status, episode.status === "truncated" ? "warn" : "");
+  return badge(
+    episode.status === "terminated" ? "not won" : episode.status,
+    episode.status === "truncated" ? "warn" : "",
+  );
 }
 
 function shown() {
@@ -23,133 +48,165 @@ function shown() {
       (!policy || episode.policy === policy) &&
       (!status || episode.status === status) &&
       (!won || episode.won === (won === "yes")) &&
-      (!needle || [episode.id, episode.task, episode.task_type, episode.group].some((value) => value.toLowerCase().includes(needle))),
+      (!needle ||
+        [episode.id, episode.task, episode.task_type, episode.group].some((value) =>
+          value.toLowerCase().includes(needle),
+        )),
   );
 }
 
 export function viewerView(root) {
-  const intake = h("div");
-  const body = h("div", { class: "split" });
-  root.append(h("h1", null, "Episodes"), intake, body);
+  const view = new Viewer(root);
+  const listeners = {
+    keydown: (event) => view.key(event),
+    dragover: (event) => view.drag(event, true),
+    dragleave: (event) => view.drag(event, false),
+    drop: (event) => {
+      view.drag(event, false);
+      view.load([...event.dataTransfer.files]);
+    },
+  };
+  for (const [name, listener] of Object.entries(listeners)) document.addEventListener(name, listener);
+  return () => {
+    for (const [name, listener] of Object.entries(listeners)) document.removeEventListener(name, listener);
+  };
+}
 
-  async function load(files) {
+class Viewer {
+  constructor(root) {
+    this.intake = h("div");
+    this.list = h("div", { class: "episode-list" });
+    this.detail = h("article", { class: "panel episode", "aria-label": "Episode" });
+    this.body = h("div", { class: "split" });
+    put(root, h("h1", null, "Episodes"), this.intake, this.body);
+    this.draw();
+  }
+
+  draw() {
+    this.drawIntake();
+    if (state.episodes.length === 0) return put(this.body);
+    const side = h(
+      "div",
+      { class: "panel side" },
+      filterForm(() => this.drawChoice()),
+      this.list,
+    );
+    put(this.body, side, this.detail);
+    this.drawChoice();
+  }
+
+  /** Read files; a file that is opened again replaces what it held before. */
+  async load(files) {
     state.problems = [];
     for (const file of files) {
-      state.loading = `Reading ${file.name} …`;
-      drawIntake();
+      const progress = (text) => {
+        state.loading = `Reading ${file.name}${text}`;
+        this.drawIntake();
+      };
+      progress(" …");
       try {
-        const { episodes, damaged } = await readEpisodes(file, (count) => {
-          state.loading = `Reading ${file.name}: ${plural(count, "episode")} …`;
-          drawIntake();
-        });
-        // Opening a file again replaces what it held before.
+        const { episodes, damaged } = await readEpisodes(file, (count) => progress(`: ${plural(count, "episode")} …`));
         state.episodes = [...state.episodes.filter((episode) => episode.file !== file.name), ...episodes];
         state.damaged = [...state.damaged.filter((line) => !line.startsWith(`${file.name}, line `)), ...damaged];
       } catch (problem) {
         state.problems.push(problem);
       }
     }
-    Object.assign(state, { loading: "", current: 0, turn: 0, limit: PAGE, filters: { env: "", policy: "", status: "", won: "", text: "" } });
-    drawIntake();
-    drawBody();
+    Object.assign(state, { loading: "", current: 0, turn: 0, limit: PAGE, filters: { ...NO_FILTERS } });
+    this.draw();
   }
 
-  function drawIntake() {
-    const input = h("input", { type: "file", id: "episodes-file", accept: ".jsonl,.json,.ndjson", multiple: true, onchange: (event) => load([...event.currentTarget.files]) });
+  drawIntake() {
     const files = [...new Set(state.episodes.map((episode) => episode.file))];
+    const opened = (event) => this.load([...event.currentTarget.files]);
+    const advice =
+      "or drop files on this page: what `turngym eval` writes, or an episode saved in the player. Nothing is uploaded.";
     put(
-      intake,
+      this.intake,
       h(
         "div",
         { class: `drop ${files.length ? "compact" : ""}` },
         h("label", { for: "episodes-file" }, files.length ? "Open another file" : "Open an episodes.jsonl"),
-        input,
-        h("span", { class: "muted" }, files.length ? `Open: ${files.join(", ")}` : "or drop files on this page: what `turngym eval` writes, or an episode saved in the player. Nothing is uploaded."),
-        files.length > 0 && h("button", { type: "button", class: "small", onclick: clear }, "Close files"),
+        h("input", {
+          type: "file",
+          id: "episodes-file",
+          accept: ".jsonl,.json,.ndjson",
+          multiple: true,
+          onchange: opened,
+        }),
+        h("span", { class: "muted" }, files.length ? `Open: ${files.join(", ")}` : advice),
+        files.length > 0 && h("button", { type: "button", class: "small", onclick: () => this.clear() }, "Close files"),
       ),
-      ...state.problems.map((problem) => problemBox(problem)),
+      state.problems.map((problem) => problemBox(problem)),
       state.damaged.length > 0 &&
         h(
           "details",
           { class: "problem" },
           h("summary", null, `${plural(state.damaged.length, "damaged line")} left out`),
-          h("ul", null, state.damaged.slice(0, 100).map((line) => h("li", null, line))),
+          h(
+            "ul",
+            null,
+            state.damaged.slice(0, 100).map((line) => h("li", null, line)),
+          ),
         ),
       state.loading && h("p", { role: "status" }, state.loading),
     );
   }
 
-  function clear() {
+  clear() {
     Object.assign(state, { episodes: [], damaged: [], problems: [] });
-    drawIntake();
-    drawBody();
+    this.draw();
   }
 
-  function drawBody() {
-    if (state.episodes.length === 0) return put(body);
-    const list = h("div", { class: "episode-list" });
-    const detail = h("article", { class: "panel episode", "aria-label": "Episode" });
-    const redraw = () => {
-      keepFocus(list, () => drawList(list, select));
-      keepFocus(detail, () => drawEpisode(detail, turnTo));
-    };
-    const select = (position) => {
-      state.current = position;
-      state.turn = 0;
-      redraw();
-      reveal(list.querySelector("ol"), list.querySelector("[aria-current]"));
-    };
-    const turnTo = (turn) => {
-      state.turn = turn;
-      keepFocus(detail, () => drawEpisode(detail, turnTo));
-    };
-    put(body, h("div", { class: "panel side" }, filterForm(redraw), list), detail);
-    body.select = select;
-    body.turnTo = turnTo;
-    redraw();
+  /** Draw the list and the episode chosen in it. */
+  drawChoice() {
+    keepFocus(this.list, () => drawList(this.list, (position) => this.select(position)));
+    this.drawDetail();
   }
 
-  function keys(event) {
-    if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey || !body.select) return;
+  drawDetail() {
+    keepFocus(this.detail, () => drawEpisode(this.detail, (turn) => this.turnTo(turn)));
+  }
+
+  select(position) {
+    state.current = position;
+    state.turn = 0;
+    this.drawChoice();
+    reveal(this.list.querySelector("ol"), this.list.querySelector("[aria-current]"));
+  }
+
+  turnTo(turn) {
+    state.turn = turn;
+    this.drawDetail();
+  }
+
+  drag(event, over) {
+    event.preventDefault();
+    document.body.classList.toggle("dropping", over);
+  }
+
+  key(event) {
+    if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
     const episodes = shown();
     const turns = episodes[state.current]?.turns.length ?? 0;
     const moves = {
-      ArrowRight: () => state.turn < turns && body.turnTo(state.turn + 1),
-      ArrowLeft: () => state.turn > 0 && body.turnTo(state.turn - 1),
-      Home: () => body.turnTo(0),
-      End: () => body.turnTo(turns),
-      n: () => state.current + 1 < episodes.length && body.select(state.current + 1),
-      p: () => state.current > 0 && body.select(state.current - 1),
+      ArrowRight: () => state.turn < turns && this.turnTo(state.turn + 1),
+      ArrowLeft: () => state.turn > 0 && this.turnTo(state.turn - 1),
+      n: () => state.current + 1 < episodes.length && this.select(state.current + 1),
+      p: () => state.current > 0 && this.select(state.current - 1),
     };
-    if (moves[event.key]) {
-      event.preventDefault();
-      moves[event.key]();
-    }
+    if (!Object.hasOwn(moves, event.key) || episodes.length === 0) return;
+    event.preventDefault();
+    moves[event.key]();
   }
-
-  const over = (event) => {
-    event.preventDefault();
-    document.body.classList.add("dropping");
-  };
-  const leave = () => document.body.classList.remove("dropping");
-  const drop = (event) => {
-    event.preventDefault();
-    leave();
-    load([...event.dataTransfer.files]);
-  };
-  const listeners = { keydown: keys, dragover: over, dragleave: leave, drop };
-  for (const [name, listener] of Object.entries(listeners)) document.addEventListener(name, listener);
-  drawIntake();
-  drawBody();
-  return () => {
-    for (const [name, listener] of Object.entries(listeners)) document.removeEventListener(name, listener);
-  };
 }
 
 function filterForm(changed) {
   const { filters } = state;
   const choose = (name, label, values) => {
-    const options = [["", "all"], ...values].map(([value, text]) => h("option", { value, selected: filters[name] === value }, text));
+    const options = [["", "all"], ...values].map(([value, text]) =>
+      h("option", { value, selected: filters[name] === value }, text),
+    );
     const set = (event) => update(name, event.currentTarget.value);
     return h("label", null, label, h("select", { name, onchange: set }, options));
   };
@@ -158,15 +215,33 @@ function filterForm(changed) {
     Object.assign(state, { current: 0, turn: 0, limit: PAGE });
     changed();
   };
-  const found = (field) => [...new Set(state.episodes.map((episode) => episode[field]))].sort().map((value) => [value, value || "(none)"]);
+  const found = (field) =>
+    [...new Set(state.episodes.map((episode) => episode[field]))].sort().map((value) => [value, value || "(none)"]);
   return h(
     "form",
     { class: "filters", onsubmit: (event) => event.preventDefault() },
     choose("env", "Environment", found("env")),
-    choose("policy", "Policy", found("policy").filter(([value]) => value)),
-    choose("won", "Won", [["yes", "won"], ["no", "not won"]]),
+    choose(
+      "policy",
+      "Policy",
+      found("policy").filter(([value]) => value),
+    ),
+    choose("won", "Won", [
+      ["yes", "won"],
+      ["no", "not won"],
+    ]),
     choose("status", "Status", found("status")),
-    h("label", { class: "wide" }, "Task, id or group", h("input", { type: "search", name: "text", value: filters.text, oninput: (event) => update("text", event.currentTarget.value) })),
+    h(
+      "label",
+      { class: "wide" },
+      "Task, id or group",
+      h("input", {
+        type: "search",
+        name: "text",
+        value: filters.text,
+        oninput: (event) => update("text", event.currentTarget.value),
+      }),
+    ),
   );
 }
 
@@ -183,10 +258,20 @@ function drawList(list, select) {
       null,
       h(
         "button",
-        { type: "button", class: "episode-row", "data-key": `row ${position}`, "aria-current": position === state.current && "true", onclick: () => select(position) },
+        {
+          type: "button",
+          class: "episode-row",
+          "data-key": `row ${position}`,
+          "aria-current": position === state.current && "true",
+          onclick: () => select(position),
+        },
         h("span", { class: "episode-name" }, `${episode.env} ${episode.task}`),
         outcome(episode),
-        h("span", { class: "muted small episode-more" }, `${episode.policy || "no policy"} · ${plural(episode.turns.length, "turn")} · ${signed(episode.reward)}${episode.attempt ? ` · attempt ${episode.attempt + 1}` : ""}`),
+        h(
+          "span",
+          { class: "muted small episode-more" },
+          `${episode.policy || "no policy"} · ${plural(episode.turns.length, "turn")} · ${signed(episode.reward)}${episode.attempt ? ` · attempt ${episode.attempt + 1}` : ""}`,
+        ),
       ),
     );
   const top = list.querySelector("ol")?.scrollTop ?? 0;
@@ -208,14 +293,21 @@ function facts(pairs) {
   return h(
     "dl",
     { class: "facts" },
-    pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
+    pairs
+      .filter(([, value]) => value !== "" && value !== null && value !== undefined)
+      .map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))),
   );
 }
 
 /** A problem out of a file: its members may be of any type there. */
 function asText(problem) {
   const text = (name) => (problem[name] === undefined ? "" : String(problem[name]));
-  return { detail: text("detail") || text("title") || "The episode failed.", hint: text("hint"), code: text("code"), status: text("status") };
+  return {
+    detail: text("detail") || text("title") || "The episode failed.",
+    hint: text("hint"),
+    code: text("code"),
+    status: text("status"),
+  };
 }
 
 const filled = (object) => (Object.keys(object).length ? JSON.stringify(object) : "");
@@ -225,21 +317,54 @@ function drawEpisode(detail, turnTo) {
   if (!episode) return put(detail, h("p", { class: "muted" }, "No episode."));
   const { turns } = episode;
   state.turn = Math.min(state.turn, turns.length);
-  const metrics = Object.entries(episode.metrics).map(([name, value]) => `${name} ${typeof value === "number" ? +value.toFixed(4) : JSON.stringify(value)}`);
+  const metrics = Object.entries(episode.metrics).map(
+    ([name, value]) => `${name} ${typeof value === "number" ? +value.toFixed(4) : JSON.stringify(value)}`,
+  );
   const chip = (turn, position) => {
     const bad = !turn.action_valid || turn.format_valid === false || turn.void;
     const label = `Turn ${position + 1}, reward ${signed(turn.reward)}${bad ? ", not valid" : ""}`;
-    return h("button", { type: "button", class: `chip ${bad ? "bad" : turn.reward > 0 ? "good" : ""}`, title: label, "aria-label": label, "aria-current": position === state.turn && "true", onclick: () => turnTo(position) }, position + 1);
+    return h(
+      "button",
+      {
+        type: "button",
+        class: `chip ${bad ? "bad" : turn.reward > 0 ? "good" : ""}`,
+        title: label,
+        "aria-label": label,
+        "aria-current": position === state.turn && "true",
+        onclick: () => turnTo(position),
+      },
+      position + 1,
+    );
   };
-  const end = h("button", { type: "button", class: "chip", "aria-current": state.turn === turns.length && "true", onclick: () => turnTo(turns.length) }, "End");
+  const end = h(
+    "button",
+    {
+      type: "button",
+      class: "chip",
+      "aria-current": state.turn === turns.length && "true",
+      onclick: () => turnTo(turns.length),
+    },
+    "End",
+  );
   put(
     detail,
     h("header", { class: "row" }, h("h2", null, `${episode.env} ${episode.task}`), outcome(episode)),
     facts([
-      ["Policy", episode.policy], ["Reward", signed(episode.reward)], ["Score", +episode.score.toFixed(4)], ["Status", episode.status],
-      ["Seed", episode.seed], ["Level", episode.level], ["Kind", episode.task_type], ["Turns", turns.length],
-      ["Time", episode.seconds ? duration(episode.seconds) : ""], ["Group", episode.group && `${episode.group} #${episode.member}`],
-      ["Id", episode.id], ["Settings", filled(episode.config)], ["Turn level", filled(episode.style)], ["Metrics", metrics.join(", ")], ["File", episode.file],
+      ["Policy", episode.policy],
+      ["Reward", signed(episode.reward)],
+      ["Score", +episode.score.toFixed(4)],
+      ["Status", episode.status],
+      ["Seed", episode.seed],
+      ["Level", episode.level],
+      ["Kind", episode.task_type],
+      ["Turns", turns.length],
+      ["Time", episode.seconds ? duration(episode.seconds) : ""],
+      ["Group", episode.group && `${episode.group} #${episode.member}`],
+      ["Id", episode.id],
+      ["Settings", filled(episode.config)],
+      ["Turn level", filled(episode.style)],
+      ["Metrics", metrics.join(", ")],
+      ["File", episode.file],
     ]),
     episode.error && problemBox(asText(episode.error)),
     h("nav", { class: "chips", "aria-label": "Turns" }, turns.map(chip), end),
@@ -248,7 +373,18 @@ function drawEpisode(detail, turnTo) {
       { class: "row" },
       h("button", { type: "button", onclick: () => state.turn > 0 && turnTo(state.turn - 1) }, "← Previous"),
       h("button", { type: "button", onclick: () => state.turn < turns.length && turnTo(state.turn + 1) }, "Next →"),
-      h("span", { class: "muted small" }, h("kbd", null, "←"), " ", h("kbd", null, "→"), " turns, ", h("kbd", null, "n"), " ", h("kbd", null, "p"), " episodes"),
+      h(
+        "span",
+        { class: "muted small" },
+        h("kbd", null, "←"),
+        " ",
+        h("kbd", null, "→"),
+        " turns, ",
+        h("kbd", null, "n"),
+        " ",
+        h("kbd", null, "p"),
+        " episodes",
+      ),
     ),
     state.turn < turns.length ? turnPanel(turns[state.turn], state.turn, turns.length) : endPanel(episode),
   );
@@ -265,28 +401,46 @@ function turnPanel(turn, position, count) {
     completion.finish_reason !== "stop" && badge(completion.finish_reason, "warn"),
   ];
   const revised = Object.fromEntries(turn.revised.map((name) => [String(name), turn.rewards[name]]));
-  const tokens = [completion.prompt_tokens !== null && `${completion.prompt_tokens} prompt`, completion.completion_tokens !== null && `${completion.completion_tokens} reply`].filter(Boolean);
+  const tokens = [
+    completion.prompt_tokens !== null && `${completion.prompt_tokens} prompt`,
+    completion.completion_tokens !== null && `${completion.completion_tokens} reply`,
+  ].filter(Boolean);
   return h(
     "section",
     { class: "turn" },
     h("h3", null, `Turn ${position + 1} of ${count}`),
-    h("div", { class: "columns" },
+    h(
+      "div",
+      { class: "columns" },
       h("div", null, h("h4", null, "Observation"), h("pre", { class: "observation", tabindex: "0" }, turn.observation)),
-      h("div", null,
+      h(
+        "div",
+        null,
         h("h4", null, "Action"),
         h("p", null, h("code", { class: "action" }, turn.action || "(none)")),
         h("p", { class: "row" }, flags),
-        Object.keys(turn.rewards).length > 0 ? rewardTable(turn.rewards, revised) : h("p", null, `Reward ${signed(turn.reward)}`),
+        Object.keys(turn.rewards).length > 0
+          ? rewardTable(turn.rewards, revised)
+          : h("p", null, `Reward ${signed(turn.reward)}`),
         h("p", { class: "muted small" }, [
-          `Turn reward ${signed(turn.reward)}`, turn.steps !== 1 && ` · ${plural(turn.steps, "step")}`, tokens.length > 0 && ` · tokens: ${tokens.join(", ")}`,
-          completion.cost !== null && ` · cost ${completion.cost}`, completion.policy_version !== null && ` · weights ${completion.policy_version}`,
+          `Turn reward ${signed(turn.reward)}`,
+          turn.steps !== 1 && ` · ${plural(turn.steps, "step")}`,
+          tokens.length > 0 && ` · tokens: ${tokens.join(", ")}`,
+          completion.cost !== null && ` · cost ${completion.cost}`,
+          completion.policy_version !== null && ` · weights ${completion.policy_version}`,
         ]),
       ),
     ),
     h("h4", null, "Completion"),
     h("pre", { class: "completion", tabindex: "0" }, completion.text),
     turn.prompt && [h("h4", null, "Prompt"), messageList(turn.prompt, false)],
-    Object.keys(turn.info).length > 0 && h("details", null, h("summary", null, "Further info"), h("pre", { tabindex: "0" }, JSON.stringify(turn.info, null, 2))),
+    Object.keys(turn.info).length > 0 &&
+      h(
+        "details",
+        null,
+        h("summary", null, "Further info"),
+        h("pre", { tabindex: "0" }, JSON.stringify(turn.info, null, 2)),
+      ),
   );
 }
 

@@ -135,6 +135,8 @@ def test_an_unknown_environment_or_setting_is_named(url: str) -> None:
         turngym.connect(url, "sokoban", turn={"memory": 3})
     with pytest.raises(InvalidRequest):
         turngym.connect(url, "sokoban", n=0)
+    with pytest.raises(InvalidRequest, match="cannot be sent as JSON"):
+        turngym.connect(url, "sokoban", boxes=object())
     with pytest.raises(InvalidRequest, match="n, level was given without"):
         turngym.connect(url, n=3, level="turn")
     with pytest.raises(InvalidRequest, match="timeout_s"):

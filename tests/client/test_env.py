@@ -102,6 +102,8 @@ def wrongs() -> list[tuple[str, Callable[[Any], Any], type[TurngymError]]]:
         ("a task that is no id", lambda env: env.reset(options={"task": "seven"}), UnknownTask),
         ("a task of another type", lambda env: env.reset(options={"task": 1.5}), UnknownTask),
         ("a truth as task", lambda env: env.reset(options={"task": True}), UnknownTask),
+        ("a huge task", lambda env: env.reset(options={"task": 2**70}), UnknownTask),
+        ("a task below 0", lambda env: env.reset(options={"task": -1}), UnknownTask),
         ("a seed", lambda env: env.reset(seed=-1), InvalidRequest),
         ("a large seed", lambda env: env.reset(seed=2**53), InvalidRequest),
         ("a seed of another type", lambda env: env.reset(seed="1"), InvalidRequest),

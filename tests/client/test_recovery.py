@@ -8,6 +8,7 @@ import logging
 import random
 import subprocess
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,19 @@ def test_the_step_in_flight_is_applied_once(level: str, new_hub: Callable[..., A
     env.close()
 
 
+def caught(call: Callable[[], Any]) -> Any:
+    """Return what a call in a thread gave, or the exception it raised."""
+    try:
+        return call()
+    except Exception as error:
+        return error
+
+
 def test_a_hub_that_drains_finishes_what_it_began(new_hub: Callable[..., Any], tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     hub = new_hub()
-    slow, quick = turngym.connect(hub.url, "tally", marker=str(marker)), turngym.connect(hub.url, "tally-inline")
+    slow = turngym.connect(hub.url, "tally", marker=str(marker))
+    quick = turngym.connect(hub.url, "tally-inline", max_steps=1_000_000)
     slow.reset(seed=1)
     quick.reset(seed=1)
     slow_results: list[Any] = []
@@ -103,11 +113,11 @@ def test_a_hub_that_drains_finishes_what_it_began(new_hub: Callable[..., Any], t
     restarted = threading.Event()
 
     def play_on() -> None:
-        while not restarted.is_set():
-            quick_results.append(quick.step("x"))
+        while not restarted.wait(0.001):
+            quick_results.append(caught(lambda: quick.step("x")))
 
     threads = [
-        threading.Thread(target=lambda: slow_results.append(slow.step("slow"))),
+        threading.Thread(target=lambda: slow_results.append(caught(lambda: slow.step("slow")))),
         threading.Thread(target=play_on),
     ]
     threads[0].start()
@@ -118,6 +128,7 @@ def test_a_hub_that_drains_finishes_what_it_began(new_hub: Callable[..., Any], t
     restarted.set()
     for thread in threads:
         thread.join()
+    assert not [each for each in slow_results + quick_results if isinstance(each, Exception)]
     assert slow_results[0][0] == "slow" and marker.read_text() == "slow\n"
     assert [result[4]["step"] for result in quick_results] == list(range(1, len(quick_results) + 1))
     assert quick_results[-1][0].split() == ["x"] * len(quick_results)
@@ -257,6 +268,19 @@ def test_a_hub_that_stays_away_is_unavailable(new_hub: Callable[..., Any]) -> No
     hub.start()
     assert env.step("one")[0] == "one"  # the environment goes on where it was
     env.close()
+
+
+def test_closing_does_not_wait_for_a_hub_that_is_gone(new_hub: Callable[..., Any]) -> None:
+    hub = new_hub()
+    client = turngym.connect(hub.url)
+    env = client.make("tally-inline")
+    own = turngym.connect(hub.url, "tally-inline", n=3)
+    hub.end(KILL)
+    started = time.monotonic()
+    env.close()
+    own.close()
+    client.close()
+    assert time.monotonic() - started < 30  # far below retry_s
 
 
 def test_no_answer_in_time(url: str, tmp_path: Path) -> None:

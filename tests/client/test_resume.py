@@ -128,8 +128,10 @@ def test_an_interrupt_from_the_keyboard_can_be_resumed(runner: Runner) -> None:
 def test_two_processes_do_not_write_to_one_run(runner: Runner) -> None:
     first = runner.start()
     runner.wait_for(first, 1)
+    first.send_signal(signal.SIGSTOP)  # so that it is still there, however slow this machine is
     second = runner.start()
     _, errors = second.communicate(timeout=30)
+    first.send_signal(signal.SIGCONT)
     assert second.returncode == 1 and "Another process is writing to run" in errors
     first.communicate(timeout=60)
     assert first.returncode == 0

@@ -90,7 +90,8 @@ async def test_an_episode_is_recorded_turn_by_turn() -> None:
     assert episode.style == {"style": "think-action"} and episode.policy == "expert"
     turns = episode.turns
     assert [turn.index for turn in turns] == list(range(len(turns)))
-    assert all(turn.format_valid and turn.action_valid and turn.steps == 1 for turn in turns)
+    assert all(turn.format_valid and turn.action_valid for turn in turns)
+    assert [turn.steps for turn in turns] == [len(turn.action.split("||")) for turn in turns]
     assert all(turn.next_anchor == later.anchor for turn, later in pairwise(turns))
     assert all(turn.completion.text != turn.action and "######" in turn.observation for turn in turns)
     assert episode.reward == pytest.approx(sum(turn.rewards["env"] for turn in turns))
@@ -290,10 +291,8 @@ async def test_a_hub_that_is_killed_and_comes_back_is_survived(new_hub: Any) -> 
 
 
 async def test_a_broken_environment_on_a_hub_is_one_failed_episode(url: str) -> None:
-    source: Source = HubSource(url)
     policy = Says({"test/1": ["break"]})
-    episodes = await played(policy, jobs("tally", 3), source=source)
-    await source.aclose()
+    episodes = await played(policy, jobs("tally", 3), source=url)
     assert [episodes[f"test/{i}"].status for i in range(3)] == ["terminated", "failed", "terminated"]
     error = episodes["test/1"].error
     assert error is not None and error["code"] == "ENVIRONMENT_FAILED"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 import warnings
 
 import gymnasium
@@ -43,10 +46,11 @@ def some_actions(env: TextEnv, seed: int, n: int) -> list[str]:
 
 
 def test_gymnasium_check(env_id: str) -> None:
-    env = gymnasium.make(specs()[env_id].gymnasium_id, disable_env_checker=True)
+    env = gymnasium.make(specs()[env_id].gymnasium_id)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checker's remarks on text spaces; its assertions are what counts
         check_env(env.unwrapped)
+        check_env(TurnEnv(make(env_id)))
 
 
 def test_equal_transcripts(env_id: str) -> None:
@@ -56,6 +60,27 @@ def test_equal_transcripts(env_id: str) -> None:
         assert first.reset(seed=index, options=options) == second.reset(seed=index, options=options)
         actions = some_actions(first, index, 30)
         assert play(first, actions) == play(second, actions)
+
+
+def test_tasks_and_noise_are_the_same_in_another_process(env_id: str) -> None:
+    code = (
+        "import sys; from turngym import make; env = make(sys.argv[1])\n"
+        "for index in range(8):\n"
+        "    print(env.reset(seed=index, options={'task': f'test/{index}'}))\n"
+        "    while not env.done: print(env.step(env._admissible()[0]))\n"
+        "print(env.reset(seed=3))"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code, env_id],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for salt in ("1", "2")
+    ]
+    assert runs[0] == runs[1] and len(runs[0].splitlines()) > 16
 
 
 def test_task_and_seed_of_the_info_rebuild_the_episode(env_id: str) -> None:
@@ -77,10 +102,22 @@ def test_fork_continues_and_is_independent(env_id: str) -> None:
         env.reset(seed=1, options={"task": "test/1"})
     actions = some_actions(env, 2, 20)
     twin = env.fork()
+    before = env._observe(), env.steps, env.done
     expected = play(twin, actions)
-    before = env.render(), env.steps
-    assert (env.render(), env.steps) == before
+    assert (env._observe(), env.steps, env.done) == before
     assert play(env, actions) == expected
+
+
+def test_what_is_called_deterministic_is(env_id: str) -> None:
+    env, other = make(env_id), make(env_id)
+    transcripts = set()
+    for index in range(16):
+        env.reset(seed=index, options={"task": f"test/{index}"})
+        other.reset(seed=index + 1000, options={"task": f"test/{index}"})
+        actions = some_actions(env, index, 20)
+        results = [[step[:4] for step in play(each, actions)] for each in (env, other)]  # type: ignore[index]
+        transcripts.add(results[0] == results[1])
+    assert transcripts == {True} if env.deterministic else False in transcripts
 
 
 def test_fork_with_a_seed_equals_reseed(env_id: str) -> None:
@@ -200,6 +237,10 @@ def test_misuse(env_id: str) -> None:
     env = make(env_id)
     with pytest.raises(NotReset):
         env.step("x")
+    with pytest.raises(NotReset):
+        next(env.expert())
+    with pytest.raises(NotReset):
+        make(env_id, render_mode="ansi").render()
     env.reset(seed=0)
     with pytest.raises(InvalidRequest):
         env.step(3)  # type: ignore[arg-type]
@@ -235,4 +276,5 @@ def test_turn_level(env_id: str, style: str) -> None:
 def test_group_members_have_noise_of_their_own() -> None:
     seeds = {member_seed(7, member) for member in range(1000)} | {member_seed(8, member) for member in range(1000)}
     assert len(seeds) == 2000
+    assert member_seed(7 + 5 * 2**32, 0) != member_seed(7, 5)
     assert member_seed(7, 3) == member_seed(7, 3)

@@ -55,3 +55,16 @@ def test_entry_points_of_other_packages(tmp_path) -> None:  # type: ignore[no-un
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 5
+
+
+def test_a_bad_entry_point_is_left_out_with_a_warning(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    info = tmp_path / "third_party-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[turngym.envs]\nMy_Lake = a:B\nbandit = a:C\n")
+    code = "from turngym.envs.registry import specs, get_spec; print(len(specs()), get_spec('bandit').entry)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{len(specs())} {get_spec('bandit').entry}\n", done.stderr
+    assert "My_Lake" in done.stderr and "'bandit' is taken" in done.stderr

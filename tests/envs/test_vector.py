@@ -163,15 +163,26 @@ def test_chosen_members() -> None:
     assert isinstance(outcomes[0], UnknownTask) and isinstance(outcomes[1], StepResult)
 
 
-def test_a_member_that_fails_is_named_and_the_others_go_on() -> None:
+def test_no_member_is_stepped_if_an_action_does_not_fit() -> None:
     env = vector(2)
     env.reset(seed=0)
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidRequest):
         env.step(["Left", 3])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequest):
+        env.step_some({0: "nonsense", 1: 3})  # type: ignore[dict-item]
+    assert [each.steps for each in env.envs] == [0, 0]
+
+
+def test_a_member_that_fails_is_named_and_the_others_go_on() -> None:
+    env = vector(2, autoreset_mode="SameStep")
+    env.reset(seed=0)
+    env.envs[1].done = True  # behind the vector's back
+    with pytest.raises(EpisodeOver) as caught:
+        env.step(["nonsense", "Left"])
     assert "Members [1] failed" in caught.value.__notes__[0]
     assert env.last[0] is not None and env.last[0].info["step"] == 1
-    outcomes = env.step_some({0: "nonsense", 1: 3})  # type: ignore[dict-item]
-    assert isinstance(outcomes[1], InvalidRequest) and isinstance(outcomes[0], StepResult)
+    outcomes = env.step_some({0: "nonsense", 1: "Left"})
+    assert isinstance(outcomes[1], EpisodeOver) and isinstance(outcomes[0], StepResult)
 
 
 @pytest.mark.parametrize(

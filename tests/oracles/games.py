@@ -201,11 +201,15 @@ def main() -> int:
         data = [json.loads(line) for line in text.splitlines()] if name.endswith(".jsonl") else json.loads(text)
         if isinstance(data, list):
             data = [episode for episode in data if "env" in episode]
+        before = total
         for case, passed, detail in check(data):
             total += 1
             if not passed:
                 failed += 1
                 print(f"FAILED {name}: {case}: {detail}")
+        if total == before:
+            failed += 1
+            print(f"FAILED {name}: no case was read")
     print(f"{files} files, {total} cases, {failed} failed")
     return 1 if failed or total == 0 else 0
 

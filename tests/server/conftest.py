@@ -139,7 +139,8 @@ class Running:
         """Open a WebSocket."""
         url = self.url.replace("http", "ws", 1) + path
         options.setdefault("additional_headers", self.headers)
-        return connect(url, open_timeout=WAIT_S, max_size=None, **options)
+        # Without pings of its own: they draw from the process's generator, which Hypothesis watches.
+        return connect(url, open_timeout=WAIT_S, max_size=None, ping_interval=None, **options)
 
     def new(self) -> str:
         """Return a session id not used before."""
@@ -196,7 +197,7 @@ def running_hub() -> Iterator[Running]:
         yield hub
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def start_hub() -> Callable[..., Any]:
     """The context manager that runs a hub with settings of one's own."""
     return running

@@ -87,6 +87,7 @@ def test_a_hanging_step_times_out_and_the_hub_goes_on(start_hub: Any, tools: Any
         assert hub.hub.workers.stuck == 2
         # As many threads hang as there may be: no more work for threads, but what is inline goes on.
         assert hub.fail("step", session=names[4], action="go") == "CAPACITY_REACHED"
+        assert hub.http.get("/ready").json()["code"] == "CAPACITY_REACHED"
         assert "turngym_stuck_threads 2.0" in hub.http.get("/metrics").text
         gate.set()
         tools.wait_for(lambda: hub.hub.workers.stuck == 0)
@@ -163,6 +164,9 @@ def test_too_much_waiting_for_one_session_is_refused(running_hub: Any, tools: An
         items = [{"session": session, "action": "wait busy"}] + [{"session": session, "action": "go"}] * 70
         socket.send(msgspec.json.encode({"id": 1, "op": "step", "items": items}).decode())
         tools.wait_for(lambda: hub.hub.accounts[0].sessions[session].pending == 64)
+        total = hub.hub.total
+        assert hub.fail("fork", session=session, to="never") == "SESSION_BUSY"
+        assert hub.hub.total == total
         gate.set()
         replies = msgspec.json.decode(socket.recv(10))["items"]
     assert [reply.get("error", {}).get("code") for reply in replies] == [None] * 64 + ["SESSION_BUSY"] * 7

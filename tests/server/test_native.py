@@ -121,6 +121,24 @@ def test_repeated_creation_finds_its_own_session(running_hub: Any, level: str) -
     assert hub.fail("create", **{**create, "seed": 4}) == "STEP_CONFLICT"
 
 
+def test_the_order_of_settings_makes_no_other_content(running_hub: Any) -> None:
+    hub = running_hub
+    item = {"env": "frozen-lake", "session": hub.new()}
+    hub.one("create", **item, config={"size": 5, "frozen": 0.9})
+    assert hub.one("create", **item, config={"frozen": 0.9, "size": 5}).session == item["session"]
+    assert hub.fail("create", **item, config={"frozen": 0.9, "size": 6}) == "STEP_CONFLICT"
+
+
+def test_a_very_long_action_is_taken_in_a_thread_and_one_too_long_refused(running_hub: Any) -> None:
+    hub = running_hub
+    session = hub.one("create", env="frozen-lake", reset=True, level="turn").session
+    # Unclosed tags are slow to parse, and the hub answers others meanwhile.
+    assert not hub.one("step", session=session, action="<think>" * 100_000).info["format_valid"]
+    assert hub.one("step", session=session, action="x" * 32_769, step_index=1).step_index == 2
+    assert hub.fail("step", session=session, action="x" * 1_000_001) == "INVALID_REQUEST"
+    assert hub.one("state", session=session).step_index == 2
+
+
 def test_create_without_reset_waits_for_one(running_hub: Any) -> None:
     hub = running_hub
     session = hub.new()
@@ -266,7 +284,8 @@ def test_whole_requests_that_do_not_fit(running_hub: Any, tools: Any) -> None:
             assert response.status_code == 422
             assert response.headers["content-type"] == "application/problem+json"
             assert response.json()["code"] == "INVALID_REQUEST"
-        for frame in ("{", "7", '{"id": 1}', '{"id": "x", "op": "step"}', '{"id": null, "op": "step"}'):
+        ids = ["-1", "9007199254740992", "1e400", "1.5", "true", "null", '"x"', "9" * 4000]
+        for frame in ("{", "7", '{"id": 1}', *(f'{{"id": {number}, "op": "state"}}' for number in ids)):
             socket.send(frame)
             answer = msgspec.json.decode(socket.recv(10))
             assert "id" not in answer
@@ -298,7 +317,7 @@ def test_listings(running_hub: Any) -> None:
     page = hub.http.get("/v1/envs/sokoban/tasks", params={"split": "test", "start": 250}).json()
     assert page == {"split": "test", "start": 250, "total": 256, "tasks": [f"test/{i}" for i in range(250, 256)]}
     assert hub.http.get("/v1/envs/sokoban/tasks", params={"split": "nope"}).status_code == 404
-    for query in ({"start": "-1"}, {"start": "x"}, {"stop": "99999"}, {"start": "9" * 40}):
+    for query in ({"start": "-1"}, {"start": "x"}, {"stop": "9999999999"}, {"start": "9" * 40}):
         assert hub.http.get("/v1/envs/sokoban/tasks", params={"split": "train", **query}).status_code == 422
     card = hub.http.get(f"/v1/sessions/{session}").json()
     assert (card["env"], card["task"], card["seed"], card["level"]) == ("sokoban", "test/1", 4, "text")

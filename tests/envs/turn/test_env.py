@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turngym import TurnEnv, make
-from turngym.errors import EpisodeOver, InvalidRequest
+from turngym.errors import EpisodeOver, InvalidRequest, NotReset
 from turngym.records import Completion
 
 START = {"task": "test/3"}
@@ -60,7 +60,7 @@ def test_chat_keeps_the_conversation_as_it_was() -> None:
     second, *_ = env.step(reply)
     assert second[: len(first)] == first
     assert second[len(first)] == {"role": "assistant", "content": reply}
-    assert second[-1]["content"].startswith("Reward: 0.0\n\nTurn 2")
+    assert second[-1]["content"].startswith("Reward: 0\n\nTurn 2")
     assert "98 action(s) left" in second[-1]["content"]
     third, *_ = env.step(env.wrap("Up"))
     assert third[: len(second)] == second
@@ -126,6 +126,17 @@ def test_planning_is_rewarded_at_the_end_and_the_rewrite_is_visible() -> None:
     assert env.turns[0].reward == sum(env.turns[0].rewards.values()) > 0
 
 
+def test_the_expert_joins_actions_where_nothing_is_random() -> None:
+    env = TurnEnv(make("sokoban-large", max_actions_per_step=4), style="think-answer")
+    shortest = env.reset(seed=0, options={"task": "test/5"})[1]["shortest"]
+    for reply in env.expert():
+        info = env.step(reply)[4]
+    assert info["won"] and info["step"] == shortest and info["turn"] == -(-shortest // 4)
+    lake_env = lake(style="think-answer")
+    lake_env.reset(seed=0, options=START)
+    assert "||" not in str(lake_env.expert_action())
+
+
 def test_forks_do_not_share_turns() -> None:
     env = lake(style="meta-tags", hooks={"meta-reasoning": {}})
     env.reset(seed=0, options=START)
@@ -146,6 +157,57 @@ def test_token_data_stays_in_the_turn() -> None:
     assert env.turns[0].completion is completion
 
 
+def test_a_turn_knows_the_states_around_it_and_its_steps() -> None:
+    env = lake(style="think-answer")
+    _, info = env.reset(seed=0, options=START)
+    before = info["anchor"]
+    info = env.step(env.wrap("Left || Up || Up"))[4]
+    turn = env.turns[0]
+    assert (turn.anchor, turn.next_anchor, turn.steps) == (before, info["anchor"], 3)
+    assert turn.anchor != turn.next_anchor
+
+
+def test_the_chat_tells_the_reward_of_the_environment() -> None:
+    env = TurnEnv(make("sokoban"), style="think-answer", hooks={"format-penalty": {}})
+    env.reset(seed=0, options=START)
+    messages, reward, *_ = env.step("<answer>Up</answer>")
+    assert reward == pytest.approx(-0.2)
+    assert messages[-1]["content"].startswith("Reward: -0.1\n")
+
+
+def test_a_new_episode_has_no_plan_yet() -> None:
+    env = lake(style="meta-tags")
+    for _ in range(2):
+        env.reset(seed=0, options=START)
+        messages, *_ = env.step("<monitor>ok</monitor><action>left</action>")
+        assert "Your plan so far: none yet" in messages[0]["content"]
+        env.step("<planning>1. west</planning><action>left</action>")
+
+
+def test_a_lost_episode_pays_no_plan() -> None:
+    env = lake(style="meta-tags", max_turns=2, hooks={"meta-reasoning": {}})
+    env.reset(seed=0, options=START)
+    for _ in range(2):
+        info = env.step("<planning>1. west</planning><action>left</action>")[4]
+    assert env.done and not info["won"] and info["revised"] == {}
+    assert [turn.rewards["meta-reasoning"] for turn in env.turns] == [0.0, 0.0]
+
+
+def test_an_invalid_action_costs_its_penalty() -> None:
+    env = lake(style="think-action", hooks={"invalid-action-penalty": {"penalty": 0.5}})
+    env.reset(seed=0, options=START)
+    assert env.step(env.wrap("fly"))[1] == -0.5
+    assert env.step(env.wrap("left"))[1] == 0.0
+
+
+def test_long_lists_of_actions_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = lake(style="think-action")
+    monkeypatch.setattr(env.env, "_admissible", lambda: [f"go {number}" for number in range(250)])
+    messages, info = env.reset(seed=0, options=START)
+    assert len(info["admissible"]) == 250
+    assert "go 199, and 50 more]" in messages[0]["content"]
+
+
 def test_bad_settings_name_the_nearest() -> None:
     for options, match in (
         ({"style": "think-actions"}, "'think-action'"),
@@ -156,10 +218,33 @@ def test_bad_settings_name_the_nearest() -> None:
         ({"memory": -2}, "memory"),
         ({"max_turns": 0}, "max_turns"),
         ({"variant": "paper"}, "variant"),
+        ({"variant": ["released"]}, "variant"),
+        ({"style": ["think-action"]}, "style"),
+        ({"strict": "no"}, "strict"),
+        ({"hooks": ["format-penalty"]}, "hooks"),
+        ({"hooks": {"format-penalty": 0.1}}, "hooks"),
     ):
         with pytest.raises(InvalidRequest, match=match):
             lake(**options)
     env = lake()
+    with pytest.raises(NotReset):
+        env.prompt()
+    with pytest.raises(NotReset):
+        env.step("Left")
     env.reset(seed=0)
     with pytest.raises(InvalidRequest):
         env.step(3)  # type: ignore[arg-type]
+
+
+def test_the_language_rule_can_be_set() -> None:
+    for rule, valid in ((None, False), (True, False), (False, True)):
+        env = lake(style="think-action", language_rule=rule)
+        env.reset(seed=0, options=START)
+        assert env.step("<think>往左</think><action>left</action>")[4]["format_valid"] is valid
+
+
+def test_a_malformed_reply_has_no_tag() -> None:
+    env = lake(style="meta-tags")
+    env.reset(seed=0, options=START)
+    assert env.step("<explore>x</explore><action>left</action>")[4]["tag"] == "explore"
+    assert env.step("<explore>x</explore><explore>y</explore><action>left</action>")[4]["tag"] == ""

@@ -133,6 +133,13 @@ def test_a_reload_resumes(console: Any) -> None:
     turns(console, 1)
     assert console.text(".play-board .observation") == state
     assert session(console) == alive
+    # From another view, too.
+    console.go("/live")
+    console.find(".sessions")
+    console.go("/play")
+    console.click(".earlier a", "test/3, text level, 1 turn")
+    turns(console, 1)
+    assert session(console) == alive
     # A session that has ended meanwhile is rebuilt, and the page says so.
     httpx.post(f"{console.url}/v1/close", json={"items": [{"session": alive}]})
     console.driver.refresh()

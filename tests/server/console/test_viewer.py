@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from turngym.records import Completion, Episode, EpisodeWriter, Turn, encode_episode
@@ -142,6 +143,23 @@ def test_absent_fields_mean_their_defaults(console: Any, tmp_path: Path) -> None
     assert "bandit train/5" in detail
     assert "running" in detail
     assert "valid action" in detail
+    assert "invalid action" not in detail
+
+
+@pytest.mark.parametrize("struct", [Episode, Turn, Completion])
+def test_the_schema_is_that_of_the_records(console: Any, struct: type[msgspec.Struct]) -> None:
+    script = "const done = arguments[1]; import('/console/records.js').then((m) => done(m.SCHEMAS[arguments[0]]))"
+    known = console.driver.execute_async_script(script, struct.__name__)
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    # What only training needs is left out of the browser's memory.
+    left_out = {"prompt_ids", "token_ids", "logprobs", "entropies", "certainty", "forced"}
+    assert set(known) == set(fields) - (left_out if struct is Completion else set())
+    for name, (_, *default) in known.items():
+        field = fields[name]
+        assert (default == []) is field.required, name
+        if default:
+            made = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            assert default == [made], name
 
 
 def test_damaged_lines_are_named_and_the_rest_is_kept(console: Any, tmp_path: Path) -> None:

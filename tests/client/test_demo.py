@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from turngym.cli import main
+from turngym.envs.registry import specs
+
+
+def test_the_demo_evaluates_everything_through_a_hub_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--episodes", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"A hub is running on http://127\.0\.0\.1:\d+", shown)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "report.html").as_uri() in shown
+    assert re.findall(r"^  \S*turngym (\w+)", shown, re.MULTILINE) == ["play", "serve", "eval"]
+    rows = json.loads((folder / "metrics.json").read_text())["rows"]
+    assert {row["env"] for row in rows} == set(specs()) and {row["policy"] for row in rows} == {"expert", "random"}
+
+
+def test_a_hub_that_does_not_start_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no hub today >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(broken))
+    assert main(["demo", "--out", str(tmp_path / "run")]) == 1
+    assert "The hub did not start" in capsys.readouterr().err
+    assert (tmp_path / "run" / "hub.log").read_text() == "no hub today\n"
