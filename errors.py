@@ -172,6 +172,23 @@ class RecordError(TurngymError):
     code, status, title = "RECORD_ERROR", 500, "The records file cannot be used"
 
 
+class DataMissing(TurngymError):
+    """A world's data files are not on this machine."""
+
+    code, status, title = "DATA_MISSING", 501, "The world's data is not installed"
+
+
+class GameError(InvalidRequest):
+    """A game file, domain or grammar is damaged or uses something that the engine does not know."""
+
+    code, status, title = "GAME_FILE", 422, "The game file cannot be used"
+
+    def __init__(
+        self, detail: str, *, hint: str = "Use the file as ALFWorld ships or generates it.", **extra: Any
+    ) -> None:
+        super().__init__(detail, hint=hint, **extra)
+
+
 class PolicyFailed(TurngymError):
     """The policy (for example a hosted model) gave no completion."""
 
@@ -205,9 +222,11 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 __all__ = [
     "CapacityReached",
+    "DataMissing",
     "Draining",
     "EnvironmentFailed",
     "EpisodeOver",
+    "GameError",
     "InvalidRequest",
     "MissingExtra",
     "NotReset",

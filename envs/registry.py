@@ -106,6 +106,13 @@ _ROWS = [
         inline=True,
         style="think-answer",
     ),
+    # Hidden: the game files' domain and grammar are not part of turngym, so that it cannot start everywhere.
+    EnvSpec(
+        "alfworld",
+        f"{_ENVS}.alfworld.env:ALFWorld",
+        "Household tasks in text: find, clean, heat, cool, place",
+        hidden=True,
+    ),
     EnvSpec(
         "webshop",
         f"{_ENVS}.webshop.env:WebShop",
@@ -207,6 +214,7 @@ def _register_one(spec: EnvSpec) -> None:
 
 
 def register_gymnasium() -> None:
-    """Register the gymnasium id of every row, plug-ins included."""
-    for spec in specs().values():
+    """Register the gymnasium id of every row, plug-ins and hidden ones included."""
+    _load_plugins()
+    for spec in list(_registry.values()):
         _register_one(spec)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .pddl import ROOT_TYPE, Action, Domain, Formula, GameError, Variables
+from ...errors import GameError
+from .pddl import ROOT_TYPE, Action, Domain, Formula, Variables
 
 Args: TypeAlias = tuple[int, ...]
 Relation: TypeAlias = tuple[Args, ...]

@@ -23,8 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...errors import TurngymError
-from .pddl import GameError
+from ...errors import DataMissing, GameError
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 TASK_TYPES = (
@@ -38,12 +37,6 @@ TASK_TYPES = (
 _GAME = "game.tw-pddl"
 _GOAL = "UNKNOWN GOAL"
 _FORM = 1  # of the cache; raised when what is in it changes
-
-
-class DataMissing(TurngymError):
-    """ALFWorld's files were not found."""
-
-    code, status, title = "DATA_MISSING", 501, "A world's data is not installed"
 
 
 @dataclass(frozen=True)

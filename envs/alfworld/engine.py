@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ...errors import GameError
 from .compiler import Args, Dynamic, Finder, Needs, Relation, compile_action, compile_test
 from .grammar import TASK_MARK, Each, Grammar, Listed, parse_grammar, split_task
-from .pddl import ROOT_TYPE, Domain, Effect, Formula, GameError, atoms, parse_domain, parse_problem
+from .pddl import ROOT_TYPE, Domain, Effect, Formula, atoms, parse_domain, parse_problem
 from .texts import Texts, Writer, scope_of
 
 NOTHING_HAPPENS = "Nothing happens."

@@ -7,10 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ...errors import InvalidRequest, NotReset, nearest
+from ...errors import DataMissing, InvalidRequest, NotReset, nearest
 from ..core import Effect, TextEnv
 from .compiler import Args, Dynamic
-from .data import TASK_TYPES, DataMissing, FileSplit, GameFile, Split, data_folder, open_splits, task_type_of, texts_of
+from .data import TASK_TYPES, FileSplit, GameFile, Split, data_folder, open_splits, task_type_of, texts_of
 from .engine import NOTHING_HAPPENS, Game, Move
 from .expert import Memory, next_action
 
@@ -58,6 +58,7 @@ class ALFWorld(TextEnv):
         DataMissing: the files needed are not there; the hint says what to install or name.
     """
 
+    deterministic: ClassVar[bool] = True
     expert_success: ClassVar[float] = 0.98
     default_max_steps: ClassVar[int] = 50
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from .pddl import GameError
+from ...errors import GameError
 
 Part: TypeAlias = "str | Call | Value | Each | Listed"
 Query: TypeAlias = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...errors import InvalidRequest
+from ...errors import GameError
 
 Formula: TypeAlias = tuple[Any, ...]
 """("and", f…), ("or", f…), ("not", f), ("exists"|"forall", variables, f), ("=", a, b), ("atom", predicate, terms)."""
@@ -37,15 +37,6 @@ _REQUIREMENTS = {
 }
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 _COMMENT = re.compile(r";[^\n]*")
-
-
-class GameError(InvalidRequest):
-    """A game file, domain or grammar is damaged or uses something that the engine does not know."""
-
-    code, status, title = "GAME_FILE", 422, "The game file cannot be used"
-
-    def __init__(self, detail: str, *, hint: str = "Use the file as ALFWorld ships or generates it.") -> None:
-        super().__init__(detail, hint=hint)
 
 
 @dataclass(frozen=True)

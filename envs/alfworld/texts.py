@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...errors import GameError
 from .compiler import Args, Dynamic
 from .grammar import Call, Each, Grammar, Listed, Part, Query, Value
-from .pddl import ROOT_TYPE, Domain, GameError
+from .pddl import ROOT_TYPE, Domain
 
 if TYPE_CHECKING:
     from .engine import Game

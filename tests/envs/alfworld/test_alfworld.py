@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from turngym.envs.alfworld.data import TASK_TYPES, DataMissing, open_splits, save_game, texts_of
+from turngym.envs.alfworld.data import TASK_TYPES, open_splits, save_game, texts_of
 from turngym.envs.alfworld.env import ALFWorld, _source
 from turngym.envs.alfworld.household import ROOMS
-from turngym.envs.alfworld.pddl import GameError
-from turngym.errors import InvalidRequest
+from turngym.errors import DataMissing, GameError, InvalidRequest
 
 FOLDER = Path(os.environ.get("TURNGYM_DATA") or "/nonexistent") / "alfworld"
 needs_data = pytest.mark.skipif(not FOLDER.is_dir(), reason="data: set TURNGYM_DATA to the folder that holds alfworld/")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from turngym.envs.alfworld.engine import Game
-from turngym.envs.alfworld.pddl import GameError
+from turngym.errors import GameError
 
 DOMAIN = """
 ; a shed with boxes
