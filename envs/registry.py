@@ -157,6 +157,12 @@ def specs() -> dict[str, EnvSpec]:
     return {env_id: spec for env_id, spec in sorted(_registry.items()) if not spec.hidden}
 
 
+def is_registered(env_id: str) -> bool:
+    """Return whether a row has this id, hidden ones included."""
+    _load_plugins()
+    return env_id in _registry
+
+
 def get_spec(env_id: str) -> EnvSpec:
     """Return the row of ``env_id``.
 

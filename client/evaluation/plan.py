@@ -12,7 +12,7 @@ import msgspec
 
 from ...envs.core import SEED_LIMIT, member_seed, stable_rng
 from ...envs.presets import EnvPreset, load_preset, preset_names
-from ...envs.registry import specs
+from ...envs.registry import is_registered
 from ...envs.turn.prompts import get_style
 from ...errors import InvalidRequest, nearest
 from ...protocol import Level
@@ -272,10 +272,10 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
 async def _environment(item: str | EvalEnv, plan: EvalPlan, source: Source) -> EvalEnv:
     if isinstance(item, EvalEnv):
         env = item
-    elif item in preset_names() and item not in specs():
+    elif item in preset_names() and not is_registered(item):
         preset = load_preset(item)
         env = EvalEnv(preset.env, preset.summary, preset.config, preset.turn, name=item)
-    elif item in specs() or item in await source.envs():
+    elif is_registered(item) or item in await source.envs():
         env = EvalEnv(item)
     else:
         hint = nearest(item, [*await source.envs(), *preset_names(), ALL])
