@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,11 +49,20 @@ def main() -> int:
             print(f"skipped {name}: not in the folder")
             continue
         files += 1
-        for case, passed, detail in check(path, Path(data)):
-            total += 1
-            if not passed:
-                failed += 1
-                print(f"FAILED {name}: {case}: {detail}")
+        before = total
+        try:
+            for case, passed, detail in check(path, Path(data)):
+                total += 1
+                if not passed:
+                    failed += 1
+                    print(f"FAILED {name}: {case}: {detail}")
+        except Exception:
+            # A case of a form that cannot be read must not hide the other files.
+            total, failed = total + 1, failed + 1
+            print(f"FAILED {name}: after {total - before - 1} cases:\n{traceback.format_exc()}")
+        if total == before:
+            failed += 1
+            print(f"FAILED {name}: no case was read")
     print(f"{files} files, {total} cases, {failed} failed")
     return 1 if failed or total == 0 else 0
 
