@@ -148,11 +148,6 @@ class MissingExtra(TurngymError):
 
     code, status, title = "MISSING_EXTRA", 501, "An optional dependency is missing"
 
-    @classmethod
-    def of(cls, extra: str, package: str) -> MissingExtra:
-        """Build the error for ``package``, which ``pip install "turngym[extra]"`` brings."""
-        return cls(f"{package} is not installed.", hint=f'Run: pip install "turngym[{extra}]"')
-
 
 class ServerUnavailable(TurngymError):
     """The hub could not be reached, or the connection broke and could not be rebuilt."""

@@ -12,7 +12,7 @@ import msgspec
 
 from ..envs.core import TextEnv
 from ..envs.registry import get_spec, make, specs
-from ..envs.turn.env import TurnEnv
+from ..envs.turn.env import TurnEnv, at_turn_level
 from ..errors import TurngymError
 from ..protocol import Level
 from ..records import Observation
@@ -155,7 +155,7 @@ class LocalSource(Source):
         env = make(wanted.env, **wanted.config)
         if wanted.level == "text":
             return LocalEnv(env, inline=spec.inline)
-        return LocalEnv(TurnEnv(env, **{"style": spec.style, **wanted.turn}), inline=spec.inline)
+        return LocalEnv(at_turn_level(wanted.env, env, wanted.turn), inline=spec.inline)
 
 
 class HubSource(Source):

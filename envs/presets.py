@@ -15,8 +15,8 @@ import msgspec
 
 from ..errors import InvalidRequest, nearest
 from .core import TextEnv
-from .registry import get_spec, make
-from .turn.env import TurnEnv
+from .registry import make
+from .turn.env import TurnEnv, at_turn_level
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -42,7 +42,7 @@ class EnvPreset(msgspec.Struct, forbid_unknown_fields=True):
 
     def make_turn(self) -> TurnEnv:
         """Make the turn level; the environment's own style where the preset names none."""
-        return TurnEnv(self.make_text(), **{"style": get_spec(self.env).style, **self.turn})
+        return at_turn_level(self.env, self.make_text(), self.turn)
 
 
 def config_folder(kind: str) -> Traversable:

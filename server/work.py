@@ -11,7 +11,7 @@ import msgspec
 
 from ..envs.core import TextEnv, check_seed, shown
 from ..envs.grid import png_bytes
-from ..envs.registry import EnvSpec, get_spec, make, parameters
+from ..envs.registry import EnvSpec, make, parameters
 from ..errors import EpisodeOver, InvalidRequest, NotReset, TurngymError, Unsupported
 from ..protocol import EnvCard, Level, LogEntry
 from ..records import Observation
@@ -53,9 +53,9 @@ def build(env_id: str, level: Level, config: dict[str, Any], turn: dict[str, Any
         env = make(env_id, **config)
         if level == "text":
             return env
-        from ..envs.turn.env import TurnEnv
+        from ..envs.turn.env import at_turn_level
 
-        return TurnEnv(env, **{"style": get_spec(env_id).style, **turn})
+        return at_turn_level(env_id, env, turn)
     except TurngymError:
         raise
     except (TypeError, ValueError, OverflowError) as error:

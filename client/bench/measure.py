@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
-from ...envs.registry import get_spec, make, specs
-from ...envs.turn.env import TurnEnv
+from ...envs.registry import make, specs
+from ...envs.turn.env import at_turn_level
 from ...protocol import PREFIX
 from .load import Frames, LoadResult, drive
 from .servers import YARDSTICKS, Running, hub_command, running, yardstick_command
@@ -30,7 +30,7 @@ def environments(seconds: float) -> list[Row]:
         env = make(env_id)
         tasks = env.tasks("train")
         resets = [_timed(env.reset, seed=i, options={"task": tasks[i]}) for i in range(64)]
-        turn = TurnEnv(make(env_id), style=get_spec(env_id).style)
+        turn = at_turn_level(env_id, make(env_id), {})
         rows.append(
             {
                 "environment": env_id,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...errors import EpisodeOver, InvalidRequest, NotReset, Unsupported, nearest
 from ...records import Completion, Message, Turn
 from ..core import Text, TextEnv, _flag, _positive
+from ..registry import get_spec
 from .hooks import RewardHook, make_hooks, revise
 from .prompts import PromptStyle, get_style, render_prompt
 
@@ -327,6 +328,11 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
                     self.turns[index] = revise(self.turns[index], hook.name, value)
                     changed.setdefault(str(index), {})[hook.name] = value
         return changed
+
+
+def at_turn_level(env_id: str, env: TextEnv, turn: Mapping[str, Any]) -> TurnEnv:
+    """Wrap ``env`` with the turn options ``turn``, in the style of its registry row where they name none."""
+    return TurnEnv(env, **{"style": get_spec(env_id).style, **turn})
 
 
 def _memory(value: int) -> int | None:

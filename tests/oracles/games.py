@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from runner import Case, run
 
 from turngym import make
 from turngym.envs.turn.grammar import GRAMMARS
 from turngym.envs.turn.hooks import MetaReasoning, length_rewards
 from turngym.records import Completion, Turn
-
-Case = tuple[str, bool, str]
-"""Name, whether it passed, and what differed."""
 
 GRAMMAR_OF = (
     # Case ids name the environment and the paper; the first row whose words all occur decides.
@@ -192,33 +190,15 @@ def main() -> int:
     if not folder:
         print("skipped: TURNGYM_ORACLES names no folder of vectors")
         return 0
-    files = total = failed = 0
-    for name, check in CHECKS.items():
-        path = Path(folder) / name
-        if not path.is_file():
-            print(f"skipped {name}: not in the folder")
-            continue
-        files += 1
-        text = path.read_text(encoding="utf-8")
-        data = [json.loads(line) for line in text.splitlines()] if name.endswith(".jsonl") else json.loads(text)
-        if isinstance(data, list):
-            data = [episode for episode in data if "env" in episode]
-        before = total
-        try:
-            for case, passed, detail in check(data):
-                total += 1
-                if not passed:
-                    failed += 1
-                    print(f"FAILED {name}: {case}: {detail}")
-        except Exception:
-            # A case of a form that cannot be read must not hide the other files.
-            total, failed = total + 1, failed + 1
-            print(f"FAILED {name}: after {total - before - 1} cases:\n{traceback.format_exc()}")
-        if total == before:
-            failed += 1
-            print(f"FAILED {name}: no case was read")
-    print(f"{files} files, {total} cases, {failed} failed")
-    return 1 if failed or total == 0 else 0
+    return run({name: partial(_of_file, check) for name, check in CHECKS.items()}, Path(folder))
+
+
+def _of_file(check: Callable[[Any], Iterator[Case]], path: Path) -> Iterator[Case]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".jsonl":
+        return check(json.loads(text))
+    lines = [json.loads(line) for line in text.splitlines()]
+    return check([episode for episode in lines if "env" in episode])
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-Case = tuple[str, bool, str]
-"""Name, whether it passed, and what differed."""
-Check = Callable[[Path, Path], Iterator[Case]]
+from runner import Case, run
+
+Check = Callable[..., Iterator[Case]]
+"""Takes the path of its file and, as ``data``, the data folder."""
 
 WORLDS = ("webshop", "alfworld", "scienceworld")
 
@@ -42,29 +43,7 @@ def main() -> int:
         missing = "TURNGYM_ORACLES" if not oracles else "TURNGYM_DATA"
         print(f"skipped: {missing} names no folder")
         return 0
-    files = total = failed = 0
-    for name, check in collected().items():
-        path = Path(oracles) / name
-        if not path.is_file():
-            print(f"skipped {name}: not in the folder")
-            continue
-        files += 1
-        before = total
-        try:
-            for case, passed, detail in check(path, Path(data)):
-                total += 1
-                if not passed:
-                    failed += 1
-                    print(f"FAILED {name}: {case}: {detail}")
-        except Exception:
-            # A case of a form that cannot be read must not hide the other files.
-            total, failed = total + 1, failed + 1
-            print(f"FAILED {name}: after {total - before - 1} cases:\n{traceback.format_exc()}")
-        if total == before:
-            failed += 1
-            print(f"FAILED {name}: no case was read")
-    print(f"{files} files, {total} cases, {failed} failed")
-    return 1 if failed or total == 0 else 0
+    return run({name: partial(check, data=Path(data)) for name, check in collected().items()}, Path(oracles))
 
 
 if __name__ == "__main__":
