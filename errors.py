@@ -143,10 +143,22 @@ class Unsupported(TurngymError):
     code, status, title = "UNSUPPORTED", 501, "Not supported by this environment"
 
 
-class MissingExtra(TurngymError):
+class Unavailable(TurngymError):
+    """Something that is needed is not on this machine: data, an optional package, a program. The hint gets it."""
+
+    code, status, title = "UNAVAILABLE", 501, "Something needed is not installed"
+
+
+class MissingExtra(Unavailable):
     """An optional dependency is not installed."""
 
     code, status, title = "MISSING_EXTRA", 501, "An optional dependency is missing"
+
+
+class MissingInput(TurngymError):
+    """A part of a training method was not given what it computes from."""
+
+    code, status, title = "MISSING_INPUT", 422, "An input is missing"
 
 
 class ServerUnavailable(TurngymError):
@@ -167,10 +179,16 @@ class RecordError(TurngymError):
     code, status, title = "RECORD_ERROR", 500, "The records file cannot be used"
 
 
-class DataMissing(TurngymError):
+class DataMissing(Unavailable):
     """A world's data files are not on this machine."""
 
     code, status, title = "DATA_MISSING", 501, "The world's data is not installed"
+
+
+class DownloadFailed(TurngymError):
+    """A file could not be fetched, or is not the one it should be; what was fetched so far is kept."""
+
+    code, status, title = "DOWNLOAD_FAILED", 502, "The download failed"
 
 
 class GameError(InvalidRequest):
@@ -218,12 +236,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 __all__ = [
     "CapacityReached",
     "DataMissing",
+    "DownloadFailed",
     "Draining",
     "EnvironmentFailed",
     "EpisodeOver",
     "GameError",
     "InvalidRequest",
     "MissingExtra",
+    "MissingInput",
     "NotReset",
     "PayloadTooLarge",
     "PolicyFailed",
@@ -237,6 +257,7 @@ __all__ = [
     "StepTimeout",
     "TurngymError",
     "Unauthorized",
+    "Unavailable",
     "UnknownEnvironment",
     "UnknownTask",
     "Unsupported",
