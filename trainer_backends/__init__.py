@@ -1,0 +1,1 @@
+"""Training: the algorithms as pure parts, and the engines that run them."""

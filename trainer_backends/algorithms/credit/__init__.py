@@ -1,0 +1,1 @@
+"""Credit assignment: rewards in, an advantage for every trained token out."""

@@ -1,0 +1,1 @@
+"""Policy losses: log-probabilities and advantages in, a loss for every token out."""

@@ -1,0 +1,92 @@
+"""Sums and means over masks and over groups, without a loop over rows.
+
+Everything keeps the dtype and device of its input. A mean over nothing is 0: rows with an empty mask, groups without
+rows and turns without tokens give finite numbers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Return the sum of ``x`` where ``mask`` is set; what lies outside may be NaN."""
+    kept = torch.where(mask.bool(), x, x.new_zeros(()))
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Return the mean of ``x`` where ``mask`` is set, 0 where it is set nowhere."""
+    count = mask.bool().sum() if dim is None else mask.bool().sum(dim)
+    return masked_sum(x, mask, dim) / count.clamp_min(1).to(x.dtype)
+
+
+def masked_whiten(x: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
+    """Return ``x`` with mean 0 and variance 1 over the masked entries; the variance is the unbiased one.
+
+    One entry or none has no spread: the result is then 0 there. Outside the mask it is 0.
+    """
+    inside = mask.bool()
+    count = inside.sum().to(x.dtype)
+    centred = torch.where(inside, x - masked_mean(x, inside), x.new_zeros(()))
+    variance = centred.square().sum() / (count - 1).clamp_min(1)
+    return centred * torch.rsqrt(variance + epsilon)
+
+
+class Spread(NamedTuple):
+    """Statistics of the group of every entry, each of shape (N,)."""
+
+    mean: Tensor
+    std: Tensor
+    size: Tensor
+
+
+def dense(ids_N: Tensor) -> tuple[Tensor, int]:
+    """Return the ids renumbered 0 … n-1, and n."""
+    if ids_N.numel() == 0:
+        return ids_N.long(), 0
+    values, index = torch.unique(ids_N, return_inverse=True)
+    return index, int(values.numel())
+
+
+def segment_sum(x_N: Tensor, index_N: Tensor, size: int) -> Tensor:
+    """Return the sum of the entries of every segment, shape (size,)."""
+    return x_N.new_zeros(size).index_add_(0, index_N, x_N)
+
+
+def spread(x_N: Tensor, ids_N: Tensor, *, unbiased: bool = True) -> Spread:
+    """Return mean, standard deviation and size of the group of every entry.
+
+    A group of equal numbers has a deviation of exactly 0: no rounding noise that a small epsilon would blow up.
+    """
+    index, size = dense(ids_N)
+    count = segment_sum(torch.ones_like(x_N), index, size)
+    mean = segment_sum(x_N, index, size) / count
+    low = x_N.new_full((size,), torch.inf).scatter_reduce_(0, index, x_N, "amin")
+    high = x_N.new_full((size,), -torch.inf).scatter_reduce_(0, index, x_N, "amax")
+    # The mean of equal numbers may differ from them in the last bit.
+    mean = torch.where(low == high, low, mean)
+    squares = segment_sum((x_N - mean[index]).square(), index, size)
+    std = (squares / (count - int(unbiased)).clamp_min(1)).sqrt()
+    return Spread(mean[index], std[index], count[index])
+
+
+def last_of_row(mask_BT: Tensor) -> Tensor:
+    """Return a mask with the last set entry of every row; a row without any stays empty."""
+    after = mask_BT.long().flip(-1).cumsum(-1).flip(-1)
+    return mask_BT.bool() & (after == 1)
+
+
+def turn_segments(turn_ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, int]:
+    """Return a number for the (row, turn) of every token, and how many numbers there are.
+
+    Tokens outside the mask, or of no turn (-1), share the last number.
+    """
+    inside = mask_BT.bool() & (turn_ids_BT >= 0)
+    rows, width = turn_ids_BT.shape[0], int(turn_ids_BT.max().clamp_min(0)) + 1 if turn_ids_BT.numel() else 1
+    row = torch.arange(rows, device=turn_ids_BT.device).unsqueeze(-1)
+    segment = torch.where(inside, row * width + turn_ids_BT, rows * width)
+    return segment, rows * width + 1
