@@ -184,6 +184,19 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """Any text; made on first use."""
         return Text()
 
+    @classmethod
+    def check_needs(cls, **config: Any) -> None:
+        """Check that the data, packages and programs it needs are on this machine; must be cheap.
+
+        Lists and whole-registry evaluations ask this before they make anything. By default nothing is needed.
+
+        Args:
+            **config: arguments it would be made with.
+
+        Raises:
+            Unavailable: something is missing; the hint says how to get it.
+        """
+
     # What an environment fills in ------------------------------------------------------------------
 
     @property

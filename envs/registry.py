@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRequest, UnknownEnvironment, nearest
+from ..errors import EnvironmentFailed, InvalidRequest, TurngymError, Unavailable, UnknownEnvironment, nearest
 
 if TYPE_CHECKING:
     from .core import TextEnv
@@ -194,6 +194,25 @@ def make(env_id: str, /, **config: Any) -> TextEnv:
         if name not in known:
             raise InvalidRequest(f"{spec.id} has no setting {name!r:.60}.", hint=nearest(name, known))
     return cls(**config)
+
+
+def unmet(env_id: str) -> TurngymError | None:
+    """Return why an environment cannot be made on this machine, or None where nothing is missing.
+
+    Cheap: nothing is made. What is missing (:class:`Unavailable`) is named with the line that gets it; a row whose
+    module cannot be imported is told as :class:`EnvironmentFailed`.
+
+    Raises:
+        UnknownEnvironment: no such id.
+    """
+    spec = get_spec(env_id)
+    try:
+        spec.load().check_needs(**spec.kwargs)
+    except Unavailable as error:
+        return error
+    except (ImportError, AttributeError) as error:
+        return EnvironmentFailed(f"{spec.entry} cannot be loaded: {error}.", hint="Repair or remove its package.")
+    return None
 
 
 def parameters(cls: type) -> dict[str, inspect.Parameter]:
