@@ -16,10 +16,10 @@ from .goals import Goal, Goals
 from .html import html_of
 from .nouns import Nouns, tagger
 from .official import files_of, official
-from .pages import nodes_of, rich_text_of, text_of
+from .pages import nodes_of, quoted_text_of, rich_text_of, text_of
 from .shop import Prices, Shop, State
 
-OBSERVATIONS = ("text", "text_rich", "html")
+OBSERVATIONS = ("text", "text_rich", "html", "quoted")
 VARIANTS = ("default", "released")
 SPLIT_RULES: dict[str, dict[str, tuple[int, int | None]]] = {
     "t2po": {"train": (500, None), "validation": (0, 500), "test": (0, 500)},
@@ -98,7 +98,8 @@ class WebShop(TextEnv):
         split_rule: "t2po" (validation and test are goals 0 to 499, train the rest), "webshop" (test 0 to 499,
             validation 500 to 1,499, train the rest) or "all" (each split is all goals), of the original's data.
         tagger: "spacy" or "words", how nouns are found in the original's titles.
-        observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked) or "html".
+        observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked), "html", or "quoted"
+            (as "text", each part in quotes and without the task, which the instructions state; T2PO's prompts).
         attributes_page: whether product pages link to the list of attributes that the reward compares.
         success_reward: if given, the reward is this for a purchase at reward 1 and 0 for any other (T2PO trains
             with 10).
@@ -148,13 +149,15 @@ class WebShop(TextEnv):
 
     @property
     def instructions(self) -> str:
-        """The rules."""
-        return (
+        """The rules, and the task where the observations do not state it."""
+        rules = (
             "WebShop: buy the product that the instruction asks for, with the options it names, below its price limit. "
             "Actions: search[words] looks for products and works on every page; click[text] presses the button, "
             "product id or option of that text, in lower case. The purchase, click[buy now], ends the episode; its "
             "score counts the kind of product, the wanted attributes and options, and the price."
         )
+        stated = self.observation == "quoted" and self.task
+        return f"{rules} Your task is to: {self._goal.instruction}" if stated else rules
 
     def _begin(self, split: str, index: int) -> None:
         if index >= self.splits[split]:
@@ -190,6 +193,8 @@ class WebShop(TextEnv):
         nodes = nodes_of(self._shop, self._state, self._goal.instruction)
         if self.observation == "text":
             return text_of(nodes)
+        if self.observation == "quoted":
+            return quoted_text_of(nodes, self._goal.instruction)
         return rich_text_of(nodes, self._state, self._shop.url(self._state, str(self._index)))
 
     def _admissible(self) -> list[str]:

@@ -29,6 +29,14 @@ def text_of(nodes: Iterable[Node]) -> str:
     return " [SEP] ".join([text.strip() for _, text in nodes])
 
 
+def quoted_text_of(nodes: Iterable[Node], instruction: str) -> str:
+    """Return the page in the ``text`` form without its instruction, every part in quotes, as T2PO prompts with it."""
+    parts = [text.strip() for _, text in nodes]
+    if instruction.strip() not in parts:
+        return " [SEP] ".join(parts)
+    return " [SEP] ".join(f"'{part}'" for part in parts[parts.index(instruction.strip()) + 1 :])
+
+
 def rich_text_of(nodes: Iterable[Node], state: State, url: str) -> str:
     """Return the page in the ``text_rich`` form.
 

@@ -53,6 +53,17 @@ def test_observations(observation: str) -> None:
         assert env.step(action)[0] != before and env.step("click[< prev]")[0] == before
 
 
+def test_quoted_observations_leave_the_task_to_the_instructions() -> None:
+    env, plain = make("webshop", observation="quoted"), make("webshop")
+    first, _ = env.reset(seed=0, options={"task": "test/0"})
+    task = plain.reset(seed=0, options={"task": "test/0"})[0].split(" [SEP] ")[2]
+    assert first == "'Search'" and env.instructions.endswith(f"Your task is to: {task}")
+    for action in plain.expert():
+        page, quoted = plain.step(action)[0], env.step(action)[0]
+        shown = [f"'{part}'" for part in page.split(" [SEP] ")[2:]]
+        assert quoted == (page if plain.done else " [SEP] ".join(shown))
+
+
 def test_success_reward() -> None:
     env = make("webshop", success_reward=10)
     env.reset(seed=0, options={"task": "test/1"})
