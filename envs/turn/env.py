@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import gymnasium
@@ -16,7 +18,7 @@ from ...records import Completion, Message, Turn
 from ..core import Text, TextEnv, _flag, _positive
 from ..registry import get_spec
 from .hooks import RewardHook, make_hooks, revise
-from .prompts import PromptStyle, get_style, render_prompt
+from .prompts import PromptStyle, change_style, get_style, render_prompt, with_grammar
 
 DEFAULT_STYLE = "think-action"
 VARIANTS = ("default", "released")
@@ -53,9 +55,13 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
     Args:
         env: the text environment; it is owned (and closed) by this wrapper.
         style: id of a prompt style (``turngym.envs.turn.prompts.STYLES``).
+        prompt: fields of the style to change, for example ``{"hidden": ["help"]}``.
+        grammar: another grammar over the style's tags (``turngym.envs.turn.grammar.GRAMMARS``).
         memory: past turns shown in the prompt, None for the style's default, -1 for all.
         hooks: reward hooks as ``{name: {setting: value}}``.
         max_turns: turns after which the episode is truncated, None for no limit but the environment's own.
+        success_reward: if given, the environment's component is this on the last turn of an episode that solved its
+            task and 0 on every other turn (T2PO, GiGPO and RLVMR train with 10).
         variant: "released" executes the end of a tagless reply as an action, as the papers' code does.
         strict: a malformed reply is never executed, even where the relaxed rule finds an action.
         language_rule: whether Chinese characters make a reply malformed (the papers' rule); None as the grammar says.
@@ -68,18 +74,26 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         env: TextEnv,
         *,
         style: str = DEFAULT_STYLE,
+        prompt: Mapping[str, Any] | None = None,
+        grammar: str | None = None,
         memory: int | None = None,
         hooks: Mapping[str, Mapping[str, Any]] | None = None,
         max_turns: int | None = None,
+        success_reward: float | None = None,
         variant: str = "default",
         strict: bool = False,
         language_rule: bool | None = None,
     ) -> None:
         self.env = env
         self.style: PromptStyle = get_style(style)
+        if prompt is not None:
+            self.style = change_style(self.style, prompt)
+        if grammar is not None:
+            self.style = with_grammar(self.style, grammar)
         self.memory = self.style.memory if memory is None else _memory(memory)
         self.hooks: list[RewardHook] = make_hooks({} if hooks is None else hooks)
         self.max_turns = None if max_turns is None else _positive("max_turns", max_turns)
+        self.success_reward = None if success_reward is None else _number("success_reward", success_reward)
         if not isinstance(variant, str) or variant not in VARIANTS:
             raise InvalidRequest(f"Unknown variant {variant!r:.60}.", hint=nearest(str(variant), VARIANTS))
         self.variant = variant
@@ -151,11 +165,13 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
             info={"prompt": before["prompt"]},
         )
         self._plan = reply.plan or self._plan
-        turn = self._reward(turn, reward)
-        self.turns.append(turn)
-        if self.max_turns is not None and not terminated and len(self.turns) >= self.max_turns:
+        if self.max_turns is not None and not terminated and len(self.turns) + 1 >= self.max_turns:
             truncated = True
         self.done = terminated or truncated
+        if self.success_reward is not None:
+            reward = self.success_reward if self.done and info["won"] else 0.0
+        turn = self._reward(turn, reward)
+        self.turns.append(turn)
         revised = self._settle(bool(info["won"])) if self.done else {}
         turn = self.turns[-1]
         self._remember(observation, info)
@@ -186,20 +202,20 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         several = ""
         if env.separator is not None and env.max_actions_per_step > 1:
             several = self.style.several.format(separator=env.separator, max_actions=env.max_actions_per_step)
-        admissible = self._last["admissible"]
-        listed = ", ".join(admissible[: self.style.admissible_limit])
-        more = len(admissible) - self.style.admissible_limit
-        fields = {
+        listing = self.style.listed(self._last["admissible"])
+        values = {
             "instructions": env.instructions,
             "observation": self._observation,
-            "admissible": f"{listed}, and {more} more" if more > 0 else listed,
+            "listing": listing,
             "several": several,
             "max_actions": env.max_actions_per_step,
             "plan": self._plan or "none yet",
             **self._last["prompt"],
         }
-        messages = render_prompt(self.style, self.turns, self.memory, fields)
-        self._last["prompt"]["content"] = messages[-1]["content"]
+        messages = render_prompt(self.style, self.turns, self.memory, values)
+        if self.style.mode == "chat":
+            # The conversation shows it again, with the rules where older turns fell out of the memory.
+            self._last["prompt"] |= {"content": messages[-1]["content"], "listing": listing}
         return messages
 
     def wrap(self, action: str, thought: str = "") -> str:
@@ -330,9 +346,25 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         return changed
 
 
+OPTIONS = tuple(inspect.signature(TurnEnv).parameters)[1:]
+
+
 def at_turn_level(env_id: str, env: TextEnv, turn: Mapping[str, Any]) -> TurnEnv:
-    """Wrap ``env`` with the turn options ``turn``, in the style of its registry row where they name none."""
+    """Wrap ``env`` with the turn options ``turn``, in the style of its registry row where they name none.
+
+    Raises:
+        InvalidRequest: an unknown option or a value that does not fit.
+    """
+    for name in turn:
+        if name not in OPTIONS:
+            raise InvalidRequest(f"The turn level has no option {name!r:.60}.", hint=nearest(str(name), OPTIONS))
     return TurnEnv(env, **{"style": get_spec(env_id).style, **turn})
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise InvalidRequest(f"{name} is {value!r:.60}.", hint="Give a number.")
+    return float(value)
 
 
 def _memory(value: int) -> int | None:

@@ -220,6 +220,6 @@ GRAMMARS: Mapping[str, Grammar] = {
 
 def get_grammar(name: str) -> Grammar:
     """Return the grammar of that name, or raise :class:`InvalidRequest` naming the nearest."""
-    if name not in GRAMMARS:
+    if not isinstance(name, str) or name not in GRAMMARS:
         raise InvalidRequest(f"No tag grammar {name!r:.60}.", hint=nearest(str(name), GRAMMARS))
     return GRAMMARS[name]

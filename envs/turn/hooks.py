@@ -23,6 +23,11 @@ class RewardHook:
 
     name: ClassVar[str] = ""
 
+    @classmethod
+    def of_groups(cls) -> bool:
+        """Return whether the hook compares the episodes of a group, so that it needs ``apply_group_hooks``."""
+        return cls.group is not RewardHook.group
+
     def turn(self, turns: Sequence[Turn]) -> float | None:
         """Return the component of the newest turn, None for none."""
         return None
@@ -38,14 +43,21 @@ class RewardHook:
 
 @dataclass(frozen=True)
 class FormatPenalty(RewardHook):
-    """Subtract ``penalty`` from a turn whose reply breaks the tag grammar (T2PO, RLVMR, RAGEN: 0.1)."""
+    """Subtract ``penalty`` from a turn whose reply breaks the tag grammar (T2PO, RLVMR, RAGEN: 0.1).
+
+    With ``inadmissible`` a well-formed reply whose action the environment did not accept costs the same, and a reply
+    that is both costs it once (T2PO and GiGPO on ALFWorld, whose check of the reply includes the list of commands).
+    """
 
     name: ClassVar[str] = "format-penalty"
     penalty: float = 0.1
+    inadmissible: bool = False
 
     def turn(self, turns: Sequence[Turn]) -> float | None:
         """Return -penalty for a malformed reply."""
-        return -self.penalty if turns[-1].format_valid is False else 0.0
+        now = turns[-1]
+        wrong = now.format_valid is False or (self.inadmissible and not now.action_valid)
+        return -self.penalty if wrong else 0.0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from turngym import TurnEnv, make
+from turngym.envs.turn.env import at_turn_level
 from turngym.errors import EpisodeOver, InvalidRequest, NotReset
 from turngym.records import Completion
 
@@ -21,7 +22,7 @@ def test_the_prompt_has_rules_state_and_admissible_actions() -> None:
     messages, info = env.reset(seed=0, options=START)
     (message,) = messages
     assert message["role"] == "user"
-    for part in (env.instructions, info["observation"], "[Left, Down, Right, Up]", "<action>", "||"):
+    for part in (env.instructions, info["observation"], "['Left', 'Down', 'Right', 'Up']", "<action>", "||"):
         assert part in message["content"]
     assert messages in env.observation_space
 
@@ -205,7 +206,88 @@ def test_long_lists_of_actions_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env.env, "_admissible", lambda: [f"go {number}" for number in range(250)])
     messages, info = env.reset(seed=0, options=START)
     assert len(info["admissible"]) == 250
-    assert "go 199, and 50 more]" in messages[0]["content"]
+    assert "'go 199', and 50 more]" in messages[0]["content"]
+
+
+def test_a_preset_changes_the_style() -> None:
+    changes = {"hidden": ["Down"], "guide": "Moves: {x}.", "notes": "Be brief.", "system": "Play well."}
+    env = lake(style="think-action", prompt=changes)
+    messages, info = env.reset(seed=0, options=START)
+    assert [message["role"] for message in messages] == ["system", "user"] and messages[0]["content"] == "Play well."
+    text = messages[1]["content"]
+    assert "['Left', 'Right', 'Up']" in text and "Down" in info["admissible"]
+    assert text.index("Moves: {x}.") < text.index("It is your turn") < text.index("Be brief.")
+    assert text.endswith("\n\nBe brief.")
+    silent, _ = lake(style="think-action", prompt={"listing": ""}).reset(seed=0, options=START)
+    assert "The actions you may take now" not in silent[0]["content"] and "\n\n\n" not in silent[0]["content"]
+
+
+def test_templates_of_ones_own() -> None:
+    own = {"first": "Do: {observation}", "later": "{history}\n\nNow {step}: {observation}", "entry": "{n}={action}"}
+    env = lake(style="think-action", memory=-1, prompt=own)
+    messages, info = env.reset(seed=0, options=START)
+    assert messages[0]["content"] == f"Do: {info['observation']}"
+    for move in ("Left", "Right"):
+        messages, *_, info = env.step(env.wrap(move))
+    assert messages[0]["content"] == f"1=left\n2=right\n\nNow 3: {info['observation']}"
+
+
+def test_a_long_prompt_falls_back_to_the_one_without_history() -> None:
+    env = lake(style="think-action")
+    env.reset(seed=0, options=START)
+    (long,) = env.step(env.wrap("Left"))[0]
+    size = len(long["content"])
+    for limit, history in ((size, True), (size - 1, False)):
+        env = lake(style="think-action", prompt={"max_chars": limit})
+        (first,), _ = env.reset(seed=0, options=START)
+        (message,), *_, info = env.step(env.wrap("Left"))
+        assert ("[Observation 1" in message["content"]) is history
+        assert history or message["content"].splitlines()[:2] == first["content"].splitlines()[:2]
+        assert info["observation"] in message["content"]
+
+
+def test_a_chat_lists_actions_where_the_preset_says_so() -> None:
+    env = lake(style="think-answer", memory=1, prompt={"listing": "Available: {admissible}"})
+    env.reset(seed=0, options=START)
+    for _ in range(3):
+        messages, *_ = env.step(env.wrap("Left"))
+    asked = [message["content"] for message in messages if message["role"] == "user"]
+    assert len(asked) == 2 and all("Available: 'Left', 'Down', 'Right', 'Up'" in content for content in asked)
+
+
+def test_another_grammar_over_the_same_tags() -> None:
+    env = lake(style="meta-tags", grammar="meta-tags-loose")
+    env.reset(seed=0, options=START)
+    reply = "<explore>a</explore><monitor></monitor> so <action>Left</action>"
+    info = env.step(reply)[4]
+    assert info["format_valid"] and info["tag"] == "explore" and info["action"] == "Left"
+    assert not lake(style="meta-tags").style.rules.parse(reply).format_valid
+
+
+def test_success_pays_once_and_nothing_else_does() -> None:
+    env = TurnEnv(make("sokoban", max_actions_per_step=1), success_reward=10, hooks={"format-penalty": {}})
+    env.reset(seed=0, options=START)
+    env.step("Up")
+    for reply in env.expert():
+        *_, info = env.step(reply)
+    assert info["won"] and [turn.rewards["env"] for turn in env.turns] == [0.0] * (len(env.turns) - 1) + [10.0]
+    assert sum(turn.reward for turn in env.turns) == pytest.approx(9.9)
+    env = TurnEnv(make("sokoban"), success_reward=10, max_turns=1)
+    env.reset(seed=0, options=START)
+    assert env.step(env.wrap("Up"))[1:4] == (0.0, False, True)
+
+
+def test_one_penalty_for_a_reply_that_is_wrong_twice() -> None:
+    env = lake(style="think-action", hooks={"format-penalty": {"inadmissible": True}})
+    env.reset(seed=0, options=START)
+    rewards = [env.step(reply)[1] for reply in (env.wrap("fly"), "<action>fly</action>", env.wrap("left"))]
+    assert rewards == [-0.1, -0.1, 0.0]
+
+
+def test_options_by_name() -> None:
+    assert at_turn_level("frozen-lake", make("frozen-lake"), {"memory": 1}).style.name == "think-answer"
+    with pytest.raises(InvalidRequest, match="'max_turns'"):
+        at_turn_level("frozen-lake", make("frozen-lake"), {"max_turn": 3})
 
 
 def test_bad_settings_name_the_nearest() -> None:
@@ -223,6 +305,20 @@ def test_bad_settings_name_the_nearest() -> None:
         ({"strict": "no"}, "strict"),
         ({"hooks": ["format-penalty"]}, "hooks"),
         ({"hooks": {"format-penalty": 0.1}}, "hooks"),
+        ({"prompt": ["help"]}, "prompt"),
+        ({"prompt": {"hiden": ["help"]}}, "'hidden'"),
+        ({"prompt": {"hidden": "help"}}, "hidden"),
+        ({"prompt": {"name": "mine"}}, "'name'"),
+        ({"prompt": {"first": "{observation"}}, "prompt.first"),
+        ({"prompt": {"first": "{observation.__class__}"}}, "no field"),
+        ({"prompt": {"later": "{observation:>999999999}"}}, "no field"),
+        ({"prompt": {"entry": "{admissible}"}}, "n, observation, action"),
+        ({"prompt": {"first": "{observation:g}"}}, "no number"),
+        ({"style": "think-answer", "prompt": {"max_chars": 100}}, "memory"),
+        ({"grammar": "think-answer"}, "other tags"),
+        ({"grammar": "think-mov"}, "'think-move'"),
+        ({"success_reward": "much"}, "success_reward"),
+        ({"success_reward": float("nan")}, "success_reward"),
     ):
         with pytest.raises(InvalidRequest, match=match):
             lake(**options)
