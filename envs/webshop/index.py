@@ -11,6 +11,7 @@ candidates (the MaxScore idea), so that words like "with" or "under" cost next t
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections import Counter
 from functools import lru_cache
@@ -123,8 +124,8 @@ def _place(
 ) -> None:
     """Put the postings behind their terms, documents ascending, block by block."""
     begins = np.concatenate(([0], np.cumsum(sizes)))
-    docs = np.lib.format.open_memmap(folder / "docs.npy", mode="w+", dtype=np.int32, shape=(len(all_terms),))
-    tfs = np.lib.format.open_memmap(folder / "tfs.npy", mode="w+", dtype=np.uint16, shape=(len(all_terms),))
+    docs = _created(folder / "docs.npy", np.int32, len(all_terms))
+    tfs = _created(folder / "tfs.npy", np.uint16, len(all_terms))
     cursor = starts[:-1].copy()
     ends = np.cumsum(sizes[order])
     first = 0
@@ -145,6 +146,14 @@ def _place(
         first = last
     docs.flush()
     tfs.flush()
+
+
+def _created(path: Path, kind: type[np.generic], size: int) -> NDArray[Any]:
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
+    with open(path, "r+b") as file:
+        # The file has holes: where the disk is full, filling them through the map would kill the process.
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _write_bounds(folder: Path, starts: NDArray[np.int64], norms: NDArray[np.uint8], average: float) -> None:

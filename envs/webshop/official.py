@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO
 import msgspec
 
 from ...errors import InvalidRequest
-from .catalogue import Catalogue, Human, Product, Review, opened
+from .catalogue import Catalogue, Product, ProductFields, opened
 
 CHUNK = 1 << 22  # characters read at a time
 LONGEST = 1 << 26  # characters of one product; longer ones mean a damaged file
@@ -100,7 +100,7 @@ def product_of(item: dict[str, Any], extra: dict[str, Any], humans: list[dict[st
     tag, prices = _prices(item.get("pricing"))
     options, images = _options(item["customization_options"])
     instruction = extra.get("instruction")
-    return msgspec.convert(
+    checked = msgspec.convert(
         {
             "asin": item["asin"],
             "name": item["name"],
@@ -119,48 +119,18 @@ def product_of(item: dict[str, Any], extra: dict[str, Any], humans: list[dict[st
             "instruction": instruction,
             "instruction_attributes": (extra.get("instruction_attributes") or []) if instruction is not None else [],
             "humans": [
-                {
-                    "instruction": human["instruction"],
-                    "attributes": human["instruction_attributes"],
-                    "options": human["instruction_options"],
-                }
+                [human["instruction"], human["instruction_attributes"], human["instruction_options"]]
                 for human in humans
             ],
         },
-        _Loose,
-    ).product()
+        ProductFields,
+    )
+    return Product(**msgspec.structs.asdict(checked))
 
 
-class _Loose(msgspec.Struct):
-    """A product by field names, so that :func:`msgspec.convert` checks every value's type."""
-
-    asin: str
-    name: str
-    description: str
-    bullets: tuple[str, ...]
-    price_tag: str
-    prices: tuple[float, ...]
-    options: dict[str, tuple[str, ...]]
-    images: dict[str, str | None]
-    image: str
-    attributes: tuple[str, ...]
-    category: str
-    query: str
-    product_category: str
-    reviews: list[Any]
-    instruction: str | None
-    instruction_attributes: tuple[str, ...]
-    humans: list[dict[str, Any]]
-
-    def product(self) -> Product:
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        humans = tuple(Human(h["instruction"], tuple(h["attributes"]), tuple(h["options"])) for h in self.humans)
-        return Product(**{**fields, "humans": humans, "reviews": tuple(self.reviews)})
-
-
-def _review(review: dict[str, Any]) -> Review:
+def _review(review: dict[str, Any]) -> list[Any]:
     score = review.get("score", review.get("stars", 0))
-    return Review(str(review.get("title", "")), float(score), str(review.get("review", review.get("body", ""))))
+    return [str(review.get("title", "")), float(score), str(review.get("review", review.get("body", "")))]
 
 
 def _prices(pricing: str | None) -> tuple[str, tuple[float, ...]]:
