@@ -12,7 +12,7 @@ from ..core import Effect, TextEnv
 from . import procedural
 from .catalogue import Catalogue
 from .expert import Plan, next_action, planned
-from .goals import Goal, Goals
+from .goals import Goal, Goals, reshuffled
 from .html import html_of
 from .lucene import LuceneCatalogue
 from .nouns import Nouns, tagger
@@ -26,9 +26,10 @@ VARIANTS = ("default", "released")
 SPLIT_RULES: dict[str, dict[str, tuple[int, int | None]]] = {
     "t2po": {"train": (500, None), "validation": (0, 500), "test": (0, 500)},
     "webshop": {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)},
+    "ragen": {"train": (1500, None), "validation": (500, 1500), "test": (0, 500)},
     "all": {"train": (0, None), "validation": (0, None), "test": (0, None)},
 }
-"""First and last goal of each split, in the original's shuffled order."""
+"""First and last goal of each split, in the original's shuffled order; RAGEN shuffles it once more."""
 DEFAULT_PRODUCTS = 1000
 
 
@@ -60,8 +61,9 @@ def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tag
     nouns = tagger(tagger_name)
     catalogue = _searched(official(data, limit), search)
     goals = Goals(catalogue, kind, seed)
-    spans = {split: range(len(goals))[first:last] for split, (first, last) in SPLIT_RULES[rule].items()}
-    empty = [split for split, span in spans.items() if not span]
+    order = reshuffled(goals) if rule == "ragen" else range(len(goals))
+    spans = {split: order[first:last] for split, (first, last) in SPLIT_RULES[rule].items()}
+    empty = [split for split, span in spans.items() if not len(span)]
     if empty:
         raise InvalidRequest(
             f"{len(goals)} {kind} goals leave none for {', '.join(empty)} by the rule {rule!r}.",
@@ -69,7 +71,7 @@ def _official(data: str, limit: int | None, kind: str, seed: int, rule: str, tag
         )
 
     def goal(split: str, index: int) -> Goal:
-        return goals[spans[split][index]]
+        return goals[int(spans[split][index])]
 
     sizes = {split: len(span) for split, span in spans.items()}
     return _Supply(catalogue, goals.prices, nouns, goal, sizes)
@@ -102,7 +104,8 @@ class WebShop(TextEnv):
         catalogue_seed: seed of the procedural shop, or of the original's draws of prices and price limits.
         goals: "synthetic" or "human", of the original's data.
         split_rule: "t2po" (validation and test are goals 0 to 499, train the rest), "webshop" (test 0 to 499,
-            validation 500 to 1,499, train the rest) or "all" (each split is all goals), of the original's data.
+            validation 500 to 1,499, train the rest), "ragen" (the same on RAGEN's order of the goals) or "all" (each
+            split is all goals), of the original's data.
         tagger: "spacy" or "words", how nouns are found in the original's titles.
         search: "bm25" (embedded) or "lucene" (Lucene through pyserini, with equal rankings; the extra ``lucene``).
         observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked), "html", or "quoted"

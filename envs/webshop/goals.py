@@ -19,6 +19,7 @@ GOALS_VERSION = 1
 """Raise it whenever the tables of goals come out other than before."""
 NO_LIMIT = 1_000_000  # the price limit where the instruction names none
 SHUFFLE_SEED = 233  # the original's
+RAGEN_SEED = 42
 
 
 class Goal(NamedTuple):
@@ -146,9 +147,27 @@ def _made(catalogue: Catalogue, kind: str, seed: int) -> tuple[NDArray[Any], NDA
     numbers, choices, uppers, weights = (_human if kind == "human" else _synthetic)(catalogue, prices, draw)
     rows = np.empty(len(numbers), dtype=[("product", "i4"), ("choice", "i4"), ("upper", "f8"), ("weight", "f8")])
     rows["product"], rows["choice"], rows["upper"], rows["weight"] = numbers, choices, uppers, weights
-    order = list(range(len(rows)))
-    random.Random(SHUFFLE_SEED).shuffle(order)
-    return rows[np.array(order, dtype=np.int64)], prices
+    return rows[_shuffled(len(rows), SHUFFLE_SEED)], prices
+
+
+def _shuffled(size: int, seed: int) -> NDArray[np.int64]:
+    order = list(range(size))
+    random.Random(seed).shuffle(order)
+    return np.array(order, dtype=np.int64)
+
+
+def reshuffled(goals: Goals) -> NDArray[np.int64]:
+    """Return the numbers of the goals in RAGEN's order: shuffled once more, by a seed of its own."""
+    path = goals.catalogue.folder / f"ragen-{RAGEN_SEED}-{len(goals)}.npy"
+    try:
+        kept: NDArray[np.int64] = np.asarray(np.load(path, mmap_mode="r"))
+        if len(kept) == len(goals):
+            return kept
+    except (OSError, ValueError):
+        pass  # not made yet, or torn
+    order = _shuffled(len(goals), RAGEN_SEED)
+    _store(path, order)
+    return order
 
 
 _Columns = tuple[Any, Any, Any, Any]

@@ -148,8 +148,8 @@ def _place(
     tfs.flush()
 
 
-def _created(path: Path, kind: type[np.generic], size: int) -> NDArray[Any]:
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
+def _created(path: Path, kind: type[np.generic], size: int) -> np.memmap[Any, Any]:
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
     with open(path, "r+b") as file:
         # The file has holes: where the disk is full, filling them through the map would kill the process.
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

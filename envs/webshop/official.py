@@ -84,7 +84,9 @@ def _products(files: Files, limit: int | None) -> Iterator[Product]:
         try:
             packed = attributes.get(asin)
             yield product_of(item, unpack(packed) if packed else {}, humans.get(asin, []))
-        except (KeyError, TypeError, ValueError, AttributeError, InvalidOperation, msgspec.ValidationError) as error:
+        except KeyError as error:
+            raise _damaged(files.items, f"product {asin!r:.40} lacks the field {error}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, InvalidOperation) as error:
             raise _damaged(files.items, f"product {asin!r:.40}: {type(error).__name__}: {error}") from error
 
 
@@ -235,6 +237,8 @@ class _Reader:
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
+            except RecursionError as error:
+                raise _damaged(self._path, "it is nested too deeply") from error
             except json.JSONDecodeError as error:
                 # Either the value goes on in the next piece, or it is broken.
                 if len(self._text) - self._at > LONGEST or not self._more():
