@@ -16,7 +16,7 @@ from .goals import Goal, Goals, reshuffled
 from .html import html_of
 from .lucene import LuceneCatalogue
 from .nouns import Nouns, tagger
-from .official import files_of, official
+from .official import files_of, folder_of, official
 from .pages import nodes_of, quoted_text_of, rich_text_of, text_of
 from .shop import Prices, Shop, State
 
@@ -99,7 +99,8 @@ class WebShop(TextEnv):
     are split by their number in its shuffled order, by ``split_rule``.
 
     Args:
-        data: folder with WebShop's files (items_shuffle*.json, items_ins_v2*.json, items_human_ins*.json).
+        data: folder with WebShop's files (items_shuffle*.json, items_ins_v2*.json, items_human_ins*.json), or
+            "official" for the one that ``turngym data`` knows.
         products: number of products: of the procedural shop (1,000 by default), or how many of the files' first.
         catalogue_seed: seed of the procedural shop, or of the original's draws of prices and price limits.
         goals: "synthetic" or "human", of the original's data.
@@ -146,7 +147,7 @@ class WebShop(TextEnv):
         if data is None:
             supply = _procedural(DEFAULT_PRODUCTS if products is None else products, catalogue_seed, search)
         else:
-            supply = _official(data, products, goals, catalogue_seed, split_rule, tagger, search)
+            supply = _official(folder_of(data), products, goals, catalogue_seed, split_rule, tagger, search)
         if success_reward is not None and not isinstance(success_reward, int | float):
             raise InvalidRequest(f"success_reward is {success_reward!r:.60}.", hint="Give a number.")
         self.observation = observation
@@ -158,6 +159,12 @@ class WebShop(TextEnv):
         self._state: State
         self._goal: Goal
         self._index = 0
+
+    @classmethod
+    def check_needs(cls, **config: Any) -> None:
+        """Check that the original's data is there where it is asked for."""
+        if config.get("data") is not None:
+            folder_of(str(config["data"]))
 
     @property
     def instructions(self) -> str:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, TextIO
 import msgspec
 
 from ...errors import InvalidRequest
+from ..datasets.sets import Layout
+from ..datasets.store import needed
 from .catalogue import Catalogue, Product, ProductFields, opened
 
 CHUNK = 1 << 22  # characters read at a time
@@ -32,6 +34,19 @@ class Files(NamedTuple):
     items: Path
     attributes: Path
     humans: Path | None
+
+
+REGISTERED = "official"
+"""What ``data`` says for the copy that ``turngym data`` knows."""
+
+
+def folder_of(data: str) -> str:
+    """Return the folder that ``data`` means.
+
+    Raises:
+        DataMissing: it is "official", and that data set is not on this machine.
+    """
+    return str(needed("webshop")) if data == REGISTERED else data
 
 
 def files_of(folder: str) -> Files:
@@ -159,6 +174,29 @@ def _options(given: dict[str, Any] | str | None) -> tuple[dict[str, list[str]], 
     return options, images
 
 
+# As a data set -------------------------------------------------------------------------------------------------------
+
+
+def _holds(folder: Path) -> bool:
+    return any(folder.glob("items_shuffle*.json"))
+
+
+def _present(folder: Path) -> list[Path]:
+    return [path for path in files_of(str(folder)) if path]
+
+
+def _check(folder: Path) -> str:
+    """Read the first entry of each file, because the largest has 5 GB, and say which files there are."""
+    files = files_of(str(folder))
+    item = next(elements(files.items), None)
+    if not (isinstance(item, dict) and "asin" in item):
+        raise _damaged(files.items, "its first entry is no product")
+    for path in (files.attributes, files.humans):
+        if path and not isinstance(next(entries(path), ("", {}))[1], dict | list):
+            raise _damaged(path, "its first entry is of another kind")
+    return ", ".join(path.name for path in files if path)
+
+
 # Reading JSON in pieces ----------------------------------------------------------------------------------------------
 
 
@@ -253,3 +291,6 @@ class _Reader:
 
 def _damaged(path: Path, what: str) -> InvalidRequest:
     return InvalidRequest(f"{path} is damaged: {what}.", hint="Get the file again, or remove what is broken.")
+
+
+FILES = Layout(_holds, _present, _check)
