@@ -1,4 +1,4 @@
-"""The command line: ``turngym envs | serve | play | eval | demo | bench``."""
+"""The command line: ``turngym envs | serve | play | eval | demo | data | bench``."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ COMMANDS = {
     "play": Command(".client.play", "play an environment in the terminal"),
     "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
+    "data": Command(".envs.datasets.command", "list, add, fetch or remove the worlds' data sets"),
     "bench": Command(".client.bench.command", "measure speed and memory on this machine"),
 }
 

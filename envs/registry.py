@@ -106,12 +106,10 @@ _ROWS = [
         inline=True,
         style="think-answer",
     ),
-    # Hidden: the game files' domain and grammar are not part of turngym, so that it cannot start everywhere.
     EnvSpec(
         "alfworld",
         f"{_ENVS}.alfworld.env:ALFWorld",
         "Household tasks in text: find, clean, heat, cool, place",
-        hidden=True,
     ),
     EnvSpec(
         "webshop",

@@ -24,6 +24,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import DataMissing, GameError
+from ..datasets.sets import Layout
+from ..datasets.store import locate, needed, user_folder
+from .engine import Game
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 TASK_TYPES = (
@@ -70,26 +73,21 @@ class Split(Protocol):
 
 
 def data_folder(named: str | None) -> Path | None:
-    """Return the folder with ALFWorld's data, or None where there is none.
+    """Return the folder with ALFWorld's games, or None where there is none.
 
     Args:
         named: the user's ``data`` argument; it wins. Else ``$TURNGYM_DATA/alfworld``, turngym's own data folder
-            (``$XDG_DATA_HOME/turngym/alfworld``), ``$ALFWORLD_DATA`` and the original's default folder are looked at.
+            (see ``turngym data``), ``$ALFWORLD_DATA`` and the original's default folder are looked at.
 
     Raises:
-        DataMissing: ``named`` is no such folder.
+        DataMissing: ``named`` is no such folder, or a folder that was added holds no games now.
     """
-    if named is not None:
-        path = Path(os.path.expanduser(named))
-        if not _holds_data(path):
-            raise DataMissing(f"{path} holds no ALFWorld data.", hint=_layouts())
-        return path
-    shared, original = os.environ.get("TURNGYM_DATA"), os.environ.get("ALFWORLD_DATA")
-    candidates = [Path(shared) / "alfworld"] if shared else []
-    candidates.append(_home("XDG_DATA_HOME", "~/.local/share") / "turngym" / "alfworld")
-    candidates += [Path(original)] if original else []
-    candidates.append(_home("", "~/.cache") / "alfworld")
-    return next((path for path in candidates if _holds_data(path)), None)
+    if named is None:
+        return locate("alfworld")
+    path = Path(os.path.expanduser(named))
+    if not _holds_games(path):
+        raise DataMissing(f"{path} holds no ALFWorld data.", hint=_layouts())
+    return path
 
 
 def open_splits(folder: Path) -> dict[str, FileSplit]:
@@ -136,28 +134,18 @@ def save_game(file: GameFile, folder: Path) -> Path:
 
 
 def texts_of(folder: Path | None) -> tuple[str, str]:
-    """Return (domain, grammar) from a folder, else from the installed ``alfworld`` package.
+    """Return (domain, grammar) from a folder with games, else from the data set ``alfworld-texts``.
 
     Raises:
-        DataMissing: they are in neither; the hint says what to install or name.
+        DataMissing: they are in neither; the hint says how to get them.
     """
-    places = []
-    if folder is not None:
-        places += [folder, folder / "logic"]
-    spec = importlib.util.find_spec("alfworld")
-    if spec is not None and spec.submodule_search_locations:
-        places.append(Path(spec.submodule_search_locations[0]) / "data")
-    for place in places:
-        domains, grammars = sorted(place.glob("*.pddl")), sorted(place.glob("*.twl2"))
-        if domains and grammars:
-            return _text(domains[-1]), _text(grammars[-1])
-    if folder is not None and (game := next(_first_games(folder), None)) is not None:
-        return game.domain, game.grammar
-    raise DataMissing(
-        "ALFWorld's domain and grammar texts (alfred.pddl, alfred.twl2) were not found.",
-        hint="Run: pip install --no-deps alfworld (the texts alone, no build), or point data=, TURNGYM_DATA or "
-        "ALFWORLD_DATA at your copy of the ALFWorld data.",
-    )
+    places = [] if folder is None else [folder, folder / "logic"]
+    beside = next((place for place in places if _holds_texts(place)), None)
+    if beside is None and folder is not None and locate("alfworld-texts") is None:
+        for game in _first_games(folder):
+            return game.domain, game.grammar
+    domain, grammar = _text_files(needed("alfworld-texts") if beside is None else beside)
+    return _text(domain), _text(grammar)
 
 
 def read_game(path: Path, name: str) -> GameFile:
@@ -223,18 +211,18 @@ class PackedSplit:
         return GameFile(data["id"], self.domain, grammar, data["pddl_problem"], tuple(data.get("walkthrough", ())))
 
 
-def cache_folder() -> Path:
-    """Return the folder of what is made from the user's files."""
-    return _home("XDG_CACHE_HOME", "~/.cache") / "turngym" / "alfworld"
-
-
-def _home(variable: str, usual: str) -> Path:
-    return Path(os.environ.get(variable) or os.path.expanduser(usual))  # Path.expanduser raises without a home
+def cache_folder() -> Path | None:
+    """Return the folder of what is made from the user's files, or None where the user has no home folder."""
+    base = user_folder("XDG_CACHE_HOME", "~/.cache")
+    return None if base is None else base / "turngym" / "alfworld"
 
 
 def _unpacked(path: Path) -> tuple[list[tuple[str, int, int]], Any]:
     key = hashlib.blake2b(repr((_FORM, _stamp(path))).encode(), digest_size=8).hexdigest()
-    folder = cache_folder() / f"{path.name.removesuffix('.jsonl.gz')}-{key}"
+    base = cache_folder()
+    if base is None:
+        return _packed_lines(path)
+    folder = base / f"{path.name.removesuffix('.jsonl.gz')}-{key}"
     if not (folder / "index.json").is_file():
         index, games = _packed_lines(path)
         try:
@@ -287,11 +275,78 @@ def _first_games(folder: Path) -> Iterator[GameFile]:
         yield read_game(path, path.parent.name)
 
 
-def _holds_data(path: Path) -> bool:
-    if not path.is_dir():
-        return False
-    base = path / "json_2.1.1"
-    return any(path.glob("*.jsonl.gz")) or any((root / name).is_dir() for root in (base, path) for name in SPLITS)
+def _holds_games(path: Path) -> bool:
+    return path.is_dir() and (any(path.glob("*.jsonl.gz")) or any(_split_folders(path)))
+
+
+def _split_folders(path: Path) -> Iterator[Path]:
+    for root in (path / "json_2.1.1", path):
+        found = [root / name for name in SPLITS if (root / name).is_dir()]
+        yield from found
+        if found:
+            return
+
+
+def _game_files(path: Path) -> list[Path]:
+    """Return the files of a folder that belong to its games: what of the original's folder is of no use stays out."""
+    packed = sorted(path.glob("*.jsonl.gz"))
+    games = [game for split in _split_folders(path) for game in split.glob(f"*/*/{_GAME}")] if not packed else []
+    traces = [trace for game in games if (trace := game.with_name("traj_data.json")).exists()]
+    texts = [file for place in (path, path / "logic") if _holds_texts(place) for file in _text_files(place)]
+    return [*packed, *games, *traces, *texts]
+
+
+def _check_games(path: Path) -> str:
+    if not _holds_games(path):
+        raise DataMissing(f"{path} holds no ALFWorld games.", hint=_layouts())
+    splits = open_splits(path)
+    for split in splits.values():
+        _play(split.game(0))
+    return ", ".join(f"{name} {len(splits[name]):,}" for name in sorted(splits)) + " games"
+
+
+def _play(file: GameFile) -> None:
+    """Load a game as far as its first commands.
+
+    Raises:
+        GameError: a text is damaged.
+    """
+    game = Game(file.domain, file.grammar, file.problem)
+    game.commands(game.start)
+
+
+def _holds_texts(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("*.pddl")) and any(path.glob("*.twl2"))
+
+
+def _text_files(path: Path) -> list[Path]:
+    return [sorted(path.glob(pattern))[-1] for pattern in ("*.pddl", "*.twl2")]
+
+
+def _check_texts(path: Path) -> str:
+    from .procedural import splits
+
+    if not _holds_texts(path):
+        raise DataMissing(f"{path} lacks a domain (*.pddl) or a grammar (*.twl2).", hint="Name the folder with both.")
+    files = _text_files(path)
+    domain, grammar = (_text(file) for file in files)
+    # That the engine can play with them shows more than any look at the texts.
+    _play(splits(domain, grammar, TASK_TYPES, ())["test"].game(0))
+    return " and ".join(file.name for file in files)
+
+
+def _installed_texts() -> Iterator[tuple[str, Path]]:
+    spec = importlib.util.find_spec("alfworld")
+    if spec is not None and spec.submodule_search_locations:
+        yield "the installed package alfworld", Path(spec.submodule_search_locations[0]) / "data"
+
+
+def _original_places() -> Iterator[tuple[str, Path]]:
+    if original := os.environ.get("ALFWORLD_DATA"):
+        yield "ALFWORLD_DATA", Path(original)
+    usual = user_folder("", "~/.cache")
+    if usual is not None:
+        yield "alfworld-download", usual / "alfworld"
 
 
 def _text(path: Path) -> str:
@@ -311,3 +366,7 @@ def _layouts() -> str:
         "Name a folder with json_2.1.1/<split>/<task>/<trial>/game.tw-pddl (as alfworld-download makes it) or with "
         "<split>.jsonl.gz files beside a .pddl and a .twl2 file."
     )
+
+
+GAMES = Layout(_holds_games, _game_files, _check_games, _original_places)
+TEXTS = Layout(_holds_texts, _text_files, _check_texts, _installed_texts)

@@ -7,8 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ...errors import DataMissing, InvalidRequest, NotReset, nearest
+from ...errors import InvalidRequest, NotReset, nearest
 from ..core import Effect, TextEnv
+from ..datasets.store import needed
 from .compiler import Args, Dynamic
 from .data import TASK_TYPES, FileSplit, GameFile, Split, data_folder, open_splits, task_type_of, texts_of
 from .engine import NOTHING_HAPPENS, Game, Move
@@ -45,13 +46,13 @@ class ALFWorld(TextEnv):
     Reward 1 for reaching the goal, which ends the episode, else 0. An action that is not admissible is answered with
     "Nothing happens.".
 
-    The domain and grammar texts belong to ALFWorld: they come from the user's data or the installed ``alfworld``
-    package, and without them the class cannot be made.
+    The domain and grammar texts belong to ALFWorld: they come from the user's copy of its games or from the data set
+    ``alfworld-texts`` (see ``turngym data``), and without them the class cannot be made.
 
     Args:
         games: "procedural" (made from seeds, any number) or "official" (the user's copy of ALFWorld's games).
-        data: folder of the user's copy; by default ``$TURNGYM_DATA/alfworld``,
-            ``$XDG_DATA_HOME/turngym/alfworld``, ``$ALFWORLD_DATA`` or ``~/.cache/alfworld``.
+        data: folder of the user's copy; by default ``$TURNGYM_DATA/alfworld``, the one that ``turngym data`` knows,
+            ``$ALFWORLD_DATA`` or ``~/.cache/alfworld``.
         task_types: play these of the six task types only; all by default.
 
     Raises:
@@ -81,6 +82,14 @@ class ALFWorld(TextEnv):
         self._id = ""
         self._walkthrough: tuple[str, ...] = ()
         self._state: Situation
+
+    @classmethod
+    def check_needs(cls, **config: Any) -> None:
+        """Check that the texts, or the official games where they are asked for, are there."""
+        folder = data_folder(config.get("data"))
+        if config.get("games") == "official" and folder is None:
+            needed("alfworld")
+        texts_of(folder)
 
     @property
     def instructions(self) -> str:
@@ -183,13 +192,7 @@ def _source(games: str, folder: Path | None, task_types: tuple[str, ...]) -> dic
         from .procedural import splits
 
         return splits(*texts_of(folder), task_types, HELD_OUT)
-    if folder is None:
-        raise DataMissing(
-            "The official ALFWorld games were not found.",
-            hint="Point data=, TURNGYM_DATA (its folder alfworld) or ALFWORLD_DATA at your copy, or use "
-            'games="procedural".',
-        )
-    return _official(open_splits(folder), task_types)
+    return _official(open_splits(needed("alfworld") if folder is None else folder), task_types)
 
 
 def _official(found: dict[str, FileSplit], task_types: tuple[str, ...]) -> dict[str, Split]:
