@@ -183,7 +183,7 @@ def built_once(folder: Path, key: dict[str, Any], write: Callable[[Path], None])
             if isinstance(error, OSError) and error.errno not in _NO_ROOM:
                 raise
             raise Unavailable(
-                f"The catalogue could not be built in {folder.parent}: {error or 'not enough memory'}.",
+                f"The catalogue could not be built in {folder.parent}: {str(error) or 'not enough memory'}.",
                 hint=_ROOM_HINT,
             ) from error
 

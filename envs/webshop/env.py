@@ -19,6 +19,7 @@ from .nouns import Nouns, tagger
 from .official import files_of, folder_of, official
 from .pages import nodes_of, quoted_text_of, rich_text_of, text_of
 from .shop import Prices, Shop, State
+from .site_page import page_json
 
 OBSERVATIONS = ("text", "text_rich", "html", "quoted")
 SEARCHES = ("bm25", "lucene")
@@ -209,6 +210,8 @@ class WebShop(TextEnv):
     def _observe(self) -> str:
         if self.observation == "html":
             return html_of(self._shop, self._state, self._goal.instruction, str(self._index))
+        if self.observation == "page":
+            return page_json(self._shop, self._state, self._goal.instruction)
         nodes = nodes_of(self._shop, self._state, self._goal.instruction)
         if self.observation == "text":
             return text_of(nodes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,11 @@ import pytest
 
 from turngym.envs.webshop import official
 from turngym.envs.webshop.catalogue import Product, opened
-from turngym.envs.webshop.goals import NO_LIMIT, Goal, Goals
+from turngym.envs.webshop.goals import NO_LIMIT, Goal, Goals, reshuffled
 from turngym.envs.webshop.procedural import product_of
 from turngym.envs.webshop.reward import rewarded, token_set_ratio
 from turngym.envs.webshop.shop import Shop
-from turngym.errors import InvalidRequest
+from turngym.errors import InvalidRequest, Unavailable
 
 SHOP = json.loads(Path(__file__).with_name("shop.json").read_text(encoding="utf-8"))
 ITEMS, INSTRUCTIONS = SHOP["items"], SHOP["instructions"]
@@ -105,6 +107,24 @@ def test_a_read_only_cache_is_no_hindrance(own_cache: Path, monkeypatch: pytest.
     assert len(opened({"key": 1}, lambda: [product_of(0, 1)])) == 1 and not list(own_cache.iterdir())
 
 
+def test_no_room_on_the_disk(own_cache: Path) -> None:
+    code = (
+        "import resource\nfrom turngym import make\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\nmake('webshop', products=500)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Unavailable" in done.stderr and "XDG_CACHE_HOME" in done.stderr
+    assert [path.suffix for path in own_cache.iterdir()] == [".lock"], "a draft was left behind"
+
+
+def test_no_room_in_memory(own_cache: Path) -> None:
+    def products() -> list[Product]:
+        raise MemoryError
+
+    with pytest.raises(Unavailable, match="not enough memory"):
+        opened({"key": 1}, products)
+
+
 def test_no_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -127,6 +147,13 @@ def test_synthetic_goals(data: Path) -> None:
     assert goals.prices[0] == draw.uniform(5, 9)
     again = Goals(official.official(str(data)), "synthetic", 0)  # from the cache
     assert list(again) == list(goals) and goals[-1] == goals[6] and len(goals[2:4]) == 2
+
+
+def test_ragen_shuffles_the_goals_once_more(data: Path) -> None:
+    goals = Goals(official.official(str(data)), "synthetic", 0)
+    want = list(range(7))
+    random.Random(42).shuffle(want)
+    assert [reshuffled(goals).tolist() for _ in range(2)] == [want, want]  # the second from the cache
 
 
 def test_human_goals(data: Path) -> None:

@@ -26,14 +26,21 @@ def test_official_data(data: Path) -> None:
             *_, info = env.step(action)
         assert info["score"] >= 2 / 3, "all but the options that cannot be clicked"
         assert info["task_score"] == 100 * info["score"] and {"r_type", "r_att", "r_price"} <= set(info["reward_parts"])
-    with pytest.raises(InvalidRequest, match="split_rule"):
-        WebShop(data=str(data), tagger="words")
+    for rule in ("t2po", "webshop", "ragen"):
+        with pytest.raises(InvalidRequest, match="split_rule"):
+            WebShop(data=str(data), tagger="words", split_rule=rule)
 
 
 @pytest.mark.skipif(any(map(importlib.util.find_spec, MODELS)), reason="data: the tagger is installed")
 def test_the_tagger_is_an_extra(data: Path) -> None:
     with pytest.raises(MissingExtra, match="turngym\\[webshop\\]"):
         WebShop(data=str(data), split_rule="all")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyserini") is not None, reason="data: pyserini is installed")
+def test_lucene_is_an_extra() -> None:
+    with pytest.raises(MissingExtra, match="turngym\\[lucene\\]"):
+        make("webshop", search="lucene")
 
 
 @pytest.mark.parametrize("observation", ["text", "text_rich", "html"])
@@ -138,8 +145,8 @@ def test_a_session_is_small() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"observation": "image"}, {"variant": "paper"}, {"goals": "robot"}, {"split_rule": "x"}, {"products": 10},
-        {"products": 1.5}, {"catalogue_seed": -1}, {"data": 3}, {"data": "/nowhere"}, {"success_reward": "ten"},
+        {"observation": "image"}, {"search": "google"}, {"variant": "paper"}, {"goals": "robot"}, {"split_rule": "x"},
+        {"products": 10}, {"products": 1.5}, {"catalogue_seed": -1}, {"data": 3}, {"data": "/nowhere"}, {"success_reward": "ten"},
     ],
 )  # fmt: skip
 def test_bad_settings(settings: dict[str, Any]) -> None:
