@@ -205,6 +205,8 @@ class EnvCard(msgspec.Struct, omit_defaults=True):
         style: the default style.
         expert: whether there is an expert.
         pictures: whether there are pictures.
+        needs: what is missing on the hub's machine and how to get it; "" where it can be played. Where it cannot,
+            only the ids, the summary, the style and this are filled in.
     """
 
     id: str
@@ -219,6 +221,7 @@ class EnvCard(msgspec.Struct, omit_defaults=True):
     style: str
     expert: bool
     pictures: bool
+    needs: str = ""
 
 
 class TaskPage(msgspec.Struct):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..envs.core import TextEnv
-from ..envs.registry import get_spec, make, specs
+from ..envs.registry import get_spec, make, specs, unmet
 from ..envs.turn.env import TurnEnv, at_turn_level
 from ..errors import TurngymError
 from ..protocol import Level
@@ -54,6 +54,10 @@ class Source(abc.ABC):
     @abc.abstractmethod
     async def envs(self) -> list[str]:
         """Return the ids of the environments."""
+
+    @abc.abstractmethod
+    async def lacking(self) -> dict[str, str]:
+        """Return the environments that cannot be played there: id -> what is missing and how to get it."""
 
     @abc.abstractmethod
     async def style(self, env: str) -> str:
@@ -134,6 +138,10 @@ class LocalSource(Source):
         """Return the ids of the registry."""
         return list(specs())
 
+    async def lacking(self) -> dict[str, str]:
+        """Return the environments that this machine lacks something for."""
+        return {env_id: str(error) for env_id in specs() if (error := unmet(env_id)) is not None}
+
     async def style(self, env: str) -> str:
         """Return the environment's own prompt style."""
         return get_spec(env).style
@@ -184,6 +192,10 @@ class HubSource(Source):
     async def envs(self) -> list[str]:
         """Return the ids of the environments that the hub serves."""
         return sorted(card.id for card in await (await self._connected()).envs())
+
+    async def lacking(self) -> dict[str, str]:
+        """Return the environments that the hub's machine lacks something for."""
+        return {card.id: card.needs for card in await (await self._connected()).envs() if card.needs}
 
     async def style(self, env: str) -> str:
         """Return the environment's own prompt style."""

@@ -7,9 +7,10 @@ import inspect
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .presets import preset_names
-from .registry import get_spec, make, parameters, specs
+from .registry import get_spec, make, parameters, specs, unmet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,9 @@ def run(args: argparse.Namespace) -> int:
     table = Table("id", "gymnasium id", "what it is", box=None, header_style="bold")
     for spec in specs().values():
         table.add_row(spec.id, spec.gymnasium_id, spec.summary)
+        missing = unmet(spec.id)
+        if missing is not None:
+            table.add_row("", "", Text(f"needs: {missing}", style="yellow"))
     console.print(table)
     console.print(f"\nPresets (configs/envs): {', '.join(preset_names())}", highlight=False)
     console.print("Describe one: turngym envs ID      Play one: turngym play ID", highlight=False)

@@ -213,6 +213,11 @@ def unmet(env_id: str) -> TurngymError | None:
     return None
 
 
+def playable() -> list[str]:
+    """Return the ids of :func:`specs` for which this machine lacks nothing."""
+    return [env_id for env_id in specs() if unmet(env_id) is None]
+
+
 def parameters(cls: type) -> dict[str, inspect.Parameter]:
     """Return the keyword parameters of a class, those it passes on to its base classes included."""
     found: dict[str, inspect.Parameter] = {}

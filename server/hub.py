@@ -328,7 +328,7 @@ class Hub:
         return self._cards[env_id]
 
     async def all_cards(self) -> list[EnvCard]:
-        """Describe every environment; one that cannot be made says so in its summary."""
+        """Describe every environment; one that cannot be made says what it needs."""
         cards = []
         for env_id, spec in self.specs.items():
             try:

@@ -164,8 +164,9 @@ def card(spec: EnvSpec) -> EnvCard:
 
 def broken_card(spec: EnvSpec, error: TurngymError) -> EnvCard:
     """Describe an environment that cannot be made."""
-    summary = f"{spec.summary} (cannot be served: {error})"
-    return EnvCard(spec.id, spec.gymnasium_id, summary, "", "", {}, {}, None, [], spec.style, False, False)
+    return EnvCard(
+        spec.id, spec.gymnasium_id, spec.summary, "", "", {}, {}, None, [], spec.style, False, False, needs=str(error)
+    )
 
 
 def tasks(env_id: str, split: str) -> Sequence[str]:

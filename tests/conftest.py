@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -52,6 +53,16 @@ _strict = os.environ.get("TURNGYM_STRICT_SKIPS") == "1"
 _forbidden: list[str] = []
 
 
+@functools.cache
+def _lacking(env_id: str) -> str:
+    """Return why a registered environment cannot be made here; tests over the registry call their argument env_id."""
+    from turngym.envs.registry import is_registered, unmet
+    from turngym.errors import DataMissing
+
+    missing = unmet(env_id) if is_registered(env_id) else None
+    return "" if missing is None else f"{'data' if isinstance(missing, DataMissing) else 'extra'}: {missing}"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what runs on request only, and skip tests whose needs are missing."""
     expression = str(config.option.markexpr)
@@ -65,6 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     known: dict[str, bool] = {}
     for item in items:
+        env_id = getattr(item, "callspec", None) and item.callspec.params.get("env_id")
+        if isinstance(env_id, str) and (reason := _lacking(env_id)):
+            item.add_marker(pytest.mark.skip(reason=reason))
         for name in (str(arg) for marker in item.iter_markers("needs") for arg in marker.args):
             if name not in NEEDS:
                 raise pytest.UsageError(f"{item.nodeid} needs {name!r}; known: {', '.join(NEEDS)}.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from ...envs.registry import make, specs
+from ...envs.registry import make, playable
 from ...envs.turn.env import at_turn_level
 from ...protocol import PREFIX
 from .load import Frames, LoadResult, drive
@@ -26,7 +26,7 @@ ENDLESS = 1_000_000_000  # environment actions; no episode ends under load
 def environments(seconds: float) -> list[Row]:
     """Measure resets and steps of every environment in this process, on one core."""
     rows = []
-    for env_id in specs():
+    for env_id in playable():
         env = make(env_id)
         tasks = env.tasks("train")
         resets = [_timed(env.reset, seed=i, options={"task": tasks[i]}) for i in range(64)]
@@ -174,7 +174,7 @@ def stock_rows(python: str, count: int, seconds: float) -> list[Row]:
 def step_costs(seconds: float, count: int = 64) -> list[Row]:
     """Measure the hub's processor time per step of every environment, less the environment's own."""
     rows = []
-    for env_id in ("echo", *specs()):
+    for env_id in ("echo", *playable()):
         env = make(env_id, max_steps=ENDLESS)
         env.reset(seed=0, options={"task": "test/0"})
         # An action that never ends an episode: the inadmissible one, answered in-world.
@@ -192,7 +192,7 @@ def step_costs(seconds: float, count: int = 64) -> list[Row]:
 def memory(count: int) -> list[Row]:
     """Measure the hub's memory per idle session, with ``count`` sessions in one process."""
     rows = []
-    for env_id in specs():
+    for env_id in playable():
         with running(hub_command(env_id)) as server:
             hub_sessions(server.url, env_id, 256, {})
             before = server.memory_kib()

@@ -33,7 +33,7 @@ ALL = "all"
 KINDS = ("random", "expert", "human", "replay", "model")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 # What may change between the start of a run and its resumption: where things run, not what is measured.
-NOT_IDENTITY = ("summary",)
+NOT_IDENTITY = ("summary", "left_out")
 NOT_IDENTITY_OF_POLICY = ("base_url", "api_key_env", "price_input", "price_output")
 
 
@@ -171,6 +171,7 @@ class ResolvedPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
 
     Attributes:
         sizes: environment name -> split -> number of tasks played.
+        left_out: environments that "all" would have named: id -> what is missing and how to get it.
     """
 
     envs: list[EvalEnv]
@@ -185,6 +186,7 @@ class ResolvedPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     sizes: dict[str, dict[str, int]]
     summary: str = ""
     tasks: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -240,8 +242,9 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
     if not plan.policies:
         raise InvalidRequest("No policy is named.", hint="Give --policy expert, or --model NAME --base-url URL.")
     envs: list[EvalEnv] = []
+    left_out = await source.lacking() if ALL in plan.envs else {}
     for item in plan.envs:
-        names = await source.envs() if item == ALL else [item]
+        names = [name for name in await source.envs() if name not in left_out] if item == ALL else [item]
         envs += [await _environment(name, plan, source) for name in names]
     policies = [_policy(item, plan) for item in plan.policies]
     if plan.level == "text" and any(policy.kind == "model" for policy in policies):
@@ -264,6 +267,7 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
         level=plan.level,
         keep_prompts=plan.keep_prompts,
         summary=plan.summary,
+        left_out=left_out,
         tasks=tasks,
         sizes={name: {s: min(size, plan.episodes) for s, size in by.items()} for name, by in tasks.items()},
     )

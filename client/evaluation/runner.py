@@ -212,7 +212,7 @@ def write_results(folder: RunFolder, plan: ResolvedPlan, notes: list[str]) -> Re
     found = {summary.id: summary for summary in folder.summaries()}
     summaries = [found[job.id] for job in plan.jobs() if job.id in found]
     done = sum(not summary.failed for summary in summaries)
-    results = Results(folder.path, plan, rows(summaries), missing=plan.total - done, notes=[*_sizes(plan), *notes])
+    results = Results(folder.path, plan, rows(summaries), missing=plan.total - done, notes=[*_left_out(plan), *_sizes(plan), *notes])
     at_once = sum(summary.overflow and summary.turns == 0 for summary in summaries)
     if at_once:
         results.notes.append(
@@ -245,6 +245,11 @@ def metrics_json(results: Results) -> bytes:
         "plan": results.plan,
     }
     return msgspec.json.format(msgspec.json.encode(data), indent=2)
+
+
+def _left_out(plan: ResolvedPlan) -> list[str]:
+    """Name the environments that could not be played."""
+    return [f"{name} was left out: {why.rstrip('.')}" for name, why in plan.left_out.items()]
 
 
 def _sizes(plan: ResolvedPlan) -> list[str]:

@@ -13,6 +13,9 @@ function abilities(card) {
   ];
 }
 
+/** What the hub's machine lacks for an environment, and how to get it. */
+const needsBox = (card) => card.needs && h("p", { class: "notice" }, h("strong", null, "Needs: "), card.needs);
+
 export async function listView(root) {
   const cards = await environments();
   const grid = h("ul", { class: "cards" });
@@ -46,6 +49,7 @@ function cardItem(card) {
     { class: "panel card" },
     h("h2", null, h("a", { href: link(card, "env") }, card.id)),
     h("p", null, card.summary),
+    needsBox(card),
     h("p", { class: "row badges" }, abilities(card)),
     h(
       "p",
@@ -57,7 +61,7 @@ function cardItem(card) {
     h(
       "p",
       { class: "row card-foot" },
-      h("a", { class: "button primary", href: link(card, "play") }, "Play"),
+      !card.needs && h("a", { class: "button primary", href: link(card, "play") }, "Play"),
       h("a", { class: "button", href: link(card, "env"), "aria-label": `Documentation of ${card.id}` }, "Docs"),
     ),
   );
@@ -74,10 +78,13 @@ export async function envView(root, { id }) {
         hint: `It serves: ${cards.map((one) => one.id).join(", ")}.`,
       }),
     );
+  const crumbs = h("p", { class: "small" }, h("a", { href: "#/" }, "Environments"), " / ", card.id);
+  if (card.needs)
+    return put(root, crumbs, h("h1", null, card.id), h("p", { class: "lead" }, card.summary), needsBox(card));
   const { paragraphs, meanings } = readDoc(card.doc);
   put(
     root,
-    h("p", { class: "small" }, h("a", { href: "#/" }, "Environments"), " / ", card.id),
+    crumbs,
     h(
       "header",
       { class: "row" },

@@ -8,7 +8,9 @@ import { setupForm } from "./setup.js";
 import { outcomeOf, scorePanel, transcriptPanel, verdict } from "./transcript.js";
 
 export async function playView(root, { id, params, go }) {
-  const cards = await environments();
+  const all = await environments();
+  // What lacks something on the hub's machine can only fail; the list of environments says what.
+  const cards = all.filter((one) => !one.needs || one.id === id);
   if (cards.length === 0)
     return put(root, problemBox({ detail: "This hub serves no environment.", hint: "Start it with `turngym serve`." }));
   const wanted = id || Game.all().find((record) => cards.some((one) => one.id === record.env))?.env || cards[0].id;
@@ -21,6 +23,7 @@ export async function playView(root, { id, params, go }) {
         hint: `It serves: ${cards.map((one) => one.id).join(", ")}.`,
       }),
     );
+  if (card.needs) return put(root, problemBox({ detail: `${card.id} cannot be played here.`, hint: card.needs }));
   const view = new PlayView(root, card, cards, params, go);
   await view.open();
   return () => view.dispose();

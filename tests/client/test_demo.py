@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turngym.cli import main
-from turngym.envs.registry import specs
+from turngym.envs.registry import playable
 
 
 def test_the_demo_evaluates_everything_through_a_hub_of_its_own(
@@ -21,7 +21,7 @@ def test_the_demo_evaluates_everything_through_a_hub_of_its_own(
     assert (folder / "report.html").as_uri() in shown
     assert re.findall(r"^  \S*turngym (\w+)", shown, re.MULTILINE) == ["play", "serve", "eval"]
     rows = json.loads((folder / "metrics.json").read_text())["rows"]
-    assert {row["env"] for row in rows} == set(specs()) and {row["policy"] for row in rows} == {"expert", "random"}
+    assert {row["env"] for row in rows} == set(playable()) and {row["policy"] for row in rows} == {"expert", "random"}
 
 
 def test_a_hub_that_does_not_start_is_named(

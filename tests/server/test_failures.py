@@ -180,6 +180,6 @@ def test_a_broken_environment_is_listed_as_such(start_hub: Any, monkeypatch: pyt
     with start_hub(envs=("bandit", "odd-missing")) as hub:
         cards = hub.http.get("/v1/envs").json()
         assert [card["id"] for card in cards] == ["bandit", "odd-missing"]
-        assert "turngym_no_such_module" in cards[1]["summary"]
+        assert "turngym_no_such_module" in cards[1]["needs"] and "needs" not in cards[0]
         assert hub.http.get("/v1/envs/odd-missing").status_code == 502
         assert hub.fail("create", env="odd-missing") == "ENVIRONMENT_FAILED"
