@@ -146,7 +146,8 @@ def test_a_session_is_small() -> None:
     "settings",
     [
         {"observation": "image"}, {"search": "google"}, {"variant": "paper"}, {"goals": "robot"}, {"split_rule": "x"},
-        {"products": 10}, {"products": 1.5}, {"catalogue_seed": -1}, {"data": 3}, {"data": "/nowhere"}, {"success_reward": "ten"},
+        {"products": 10}, {"products": 1.5}, {"catalogue_seed": -1}, {"data": 3}, {"data": "/nowhere"},
+        {"success_reward": "ten"},
     ],
 )  # fmt: skip
 def test_bad_settings(settings: dict[str, Any]) -> None:
