@@ -14,6 +14,7 @@ import pytest
 from turngym.envs.alfworld.data import TASK_TYPES, open_splits, save_game, texts_of
 from turngym.envs.alfworld.env import ALFWorld, _source
 from turngym.envs.alfworld.household import ROOMS
+from turngym.envs.registry import unmet
 from turngym.errors import DataMissing, GameError, InvalidRequest
 
 FOLDER = Path(os.environ.get("TURNGYM_DATA") or "/nonexistent") / "alfworld"
@@ -177,12 +178,16 @@ def test_sessions_are_small_and_forks_share() -> None:
 
 
 def test_no_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("TURNGYM_DATA", raising=False)
+    for name in ("TURNGYM_DATA", "ALFWORLD_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     _source.cache_clear()
-    with pytest.raises(DataMissing, match="pip install"):
+    with pytest.raises(DataMissing, match="turngym data fetch alfworld-texts"):
         ALFWorld()
-    with pytest.raises(DataMissing, match="TURNGYM_DATA"):
+    assert isinstance(unmet("alfworld"), DataMissing)
+    with pytest.raises(DataMissing, match="turngym data fetch alfworld,"):
         ALFWorld(games="official")
     with pytest.raises(DataMissing, match="json_2"):
         ALFWorld(data=str(tmp_path))
@@ -196,6 +201,7 @@ def test_the_texts_of_the_package_suffice(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name, text in zip(("alfred.pddl", "alfred.twl2"), texts_of(FOLDER), strict=True):
         (package / "data" / name).write_text(text)
     monkeypatch.delenv("TURNGYM_DATA")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.syspath_prepend(str(package.parent))
     _source.cache_clear()
     env = ALFWorld()
