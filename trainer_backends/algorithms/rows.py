@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import MissingInput
+from .forest import Forest
 
 
 @dataclass(kw_only=True)
@@ -39,7 +40,8 @@ class Rows:
         ref_logprobs_BT: float; the same under the reference policy.
         rollout_logprobs_BT: float; the same as the inference engine recorded them.
         entropies_BT: float; entropy of the policy at each token, in nats.
-        node_advantages_BT: float; advantages of the turn tree, by token.
+        forest: the turn trees of the batch.
+        nodes_BT: int; number in ``forest`` of the node that a token belongs to, -1 for none.
         token_weights_BT: float; weights that count a prefix shared by several rows once.
     """
 
@@ -59,7 +61,8 @@ class Rows:
     ref_logprobs_BT: Tensor | None = None
     rollout_logprobs_BT: Tensor | None = None
     entropies_BT: Tensor | None = None
-    node_advantages_BT: Tensor | None = None
+    forest: Forest | None = None
+    nodes_BT: Tensor | None = None
     token_weights_BT: Tensor | None = None
 
     def need(self, name: str, part: str) -> Any:
