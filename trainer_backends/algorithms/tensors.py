@@ -6,15 +6,21 @@ rows and turns without tokens give finite numbers.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
+def masked(x: Tensor, mask: Tensor) -> Tensor:
+    """Return ``x`` where ``mask`` is set and 0 elsewhere; what lies outside may be NaN and gets no gradient."""
+    return torch.where(mask.bool(), x, x.new_zeros(()))
+
+
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Return the sum of ``x`` where ``mask`` is set; what lies outside may be NaN."""
-    kept = torch.where(mask.bool(), x, x.new_zeros(()))
+    kept = masked(x, mask)
     return kept.sum() if dim is None else kept.sum(dim)
 
 
@@ -57,21 +63,66 @@ def segment_sum(x_N: Tensor, index_N: Tensor, size: int) -> Tensor:
     return x_N.new_zeros(size).index_add_(0, index_N, x_N)
 
 
-def spread(x_N: Tensor, ids_N: Tensor, *, unbiased: bool = True) -> Spread:
+def spread(x_N: Tensor, ids_N: Tensor, *, unbiased: bool = True, counted_N: Tensor | None = None) -> Spread:
     """Return mean, standard deviation and size of the group of every entry.
+
+    Args:
+        x_N: float.
+        ids_N: int; equal numbers share a group.
+        unbiased: divide the squares by n - 1 instead of n.
+        counted_N: bool; entries that count; the others see their group's statistics without being part of them, and
+            may hold NaN. None counts all.
 
     A group of equal numbers has a deviation of exactly 0: no rounding noise that a small epsilon would blow up.
     """
     index, size = dense(ids_N)
-    count = segment_sum(torch.ones_like(x_N), index, size)
-    mean = segment_sum(x_N, index, size) / count
-    low = x_N.new_full((size,), torch.inf).scatter_reduce_(0, index, x_N, "amin")
-    high = x_N.new_full((size,), -torch.inf).scatter_reduce_(0, index, x_N, "amax")
+    inside = torch.ones_like(x_N, dtype=torch.bool) if counted_N is None else counted_N.bool()
+    x_N = masked(x_N, inside)
+    count = segment_sum(inside.to(x_N.dtype), index, size)
+    mean = segment_sum(x_N, index, size) / count.clamp_min(1)
+    infinity = x_N.new_full((), torch.inf)
+    low = x_N.new_full((size,), torch.inf).scatter_reduce_(0, index, torch.where(inside, x_N, infinity), "amin")
+    high = x_N.new_full((size,), -torch.inf).scatter_reduce_(0, index, torch.where(inside, x_N, -infinity), "amax")
     # The mean of equal numbers may differ from them in the last bit.
     mean = torch.where(low == high, low, mean)
-    squares = segment_sum((x_N - mean[index]).square(), index, size)
+    squares = segment_sum(masked(x_N - mean[index], inside).square(), index, size)
     std = (squares / (count - int(unbiased)).clamp_min(1)).sqrt()
     return Spread(mean[index], std[index], count[index])
+
+
+def discounted_sum(x_BT: Tensor, discount_BT: Tensor) -> Tensor:
+    """Return y with y_t = x_t + discount_t * y_(t+1) in every row, y being 0 after the last column.
+
+    The row is cut into about sqrt(T) stretches: all are summed at once, then the sums are carried from stretch to
+    stretch. That takes 2 sqrt(T) steps on many numbers each, where a plain loop takes T steps on few.
+    """
+    rows, width = x_BT.shape
+    step = max(1, math.isqrt(width))
+    count = -(-width // step)
+    # Time first, so that every step works on neighbouring numbers: (step, rows, count).
+    shape = (rows, count, step)
+    padding = (0, count * step - width)
+    y = torch.nn.functional.pad(x_BT, padding).reshape(shape).permute(2, 0, 1).contiguous()
+    factor = torch.nn.functional.pad(discount_BT.to(x_BT.dtype), padding).reshape(shape).permute(2, 0, 1).contiguous()
+    for t in range(step - 2, -1, -1):
+        y[t].addcmul_(factor[t], y[t + 1])
+        factor[t].mul_(factor[t + 1])
+    after = x_BT.new_zeros(rows, count + 1)
+    for k in range(count - 1, 0, -1):
+        torch.addcmul(y[0, :, k], factor[0, :, k], after[:, k + 1], out=after[:, k])
+    y.addcmul_(factor, after[:, 1:].unsqueeze(0))
+    return y.permute(1, 2, 0).reshape(rows, count * step)[:, :width]
+
+
+def following(x_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return for every entry the next masked entry of its row after it, 0 where there is none."""
+    rows, width = x_BT.shape
+    place = torch.arange(width, device=x_BT.device).expand(rows, width)
+    place = torch.where(mask_BT.bool(), place, width)
+    # The nearest masked place at or after t + 1, for every t.
+    nearest = place.flip(-1).cummin(-1).values.flip(-1).roll(-1, -1)
+    nearest[:, -1:] = width
+    return torch.nn.functional.pad(masked(x_BT, mask_BT), (0, 1)).gather(-1, nearest)
 
 
 def last_of_row(mask_BT: Tensor) -> Tensor:
