@@ -31,6 +31,11 @@ class Rows:
         turn_B: int; place of a turn row in its trajectory, from 0.
         turn_ids_BT: int; turn of each token, from 0, -1 where a token belongs to none.
         step_reward_B: float; the environment's reward of a turn row.
+        step_penalty_B: float; what a turn row loses for itself alone (T2PO's format penalty): taken off its own step
+            return and not carried back to earlier turns.
+        environment_B: int; rows of one kind of environment share a number.
+        segment_ids_BT: int; tokens that several rows of a group share (a prefix that was branched) carry the same
+            number in all of them, -1 where a token belongs to no segment.
         anchors: state of a turn row as the policy saw it, for step-level groups.
         tags: meta-reasoning tag of a turn row, "none" for no tag.
         meta_reward_B: float; reward of the tag.
@@ -52,6 +57,9 @@ class Rows:
     turn_B: Tensor | None = None
     turn_ids_BT: Tensor | None = None
     step_reward_B: Tensor | None = None
+    step_penalty_B: Tensor | None = None
+    environment_B: Tensor | None = None
+    segment_ids_BT: Tensor | None = None
     anchors: Sequence[str] | None = None
     tags: Sequence[str] | None = None
     meta_reward_B: Tensor | None = None
@@ -75,6 +83,11 @@ class Rows:
         if value is None:
             raise MissingInput(f"{part} needs {name}, and the rows have none.", hint=f"Fill Rows.{name}.")
         return value
+
+    @property
+    def counted_B(self) -> Tensor:
+        """Which rows have a trained token: padding rows and copies with an empty mask are part of no statistics."""
+        return self.loss_mask_BT.bool().any(-1)
 
     def scores_B(self, part: str) -> Tensor:
         """Return the outcome score of every row: its token rewards summed."""
