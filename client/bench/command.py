@@ -14,10 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from . import clients, measure
+from . import clients, measure, worlds
 from .servers import pin
 
-PARTS = ("envs", "serving", "costs", "clients", "memory")
+PARTS = ("envs", "serving", "costs", "clients", "memory", "webshop", "alfworld")
+PRODUCTS = (1_000, 10_000, 100_000)
 COUNTS = (1, 16, 64, 256, 1000)
 TITLES = {
     "envs": "In this process, one core",
@@ -26,6 +27,9 @@ TITLES = {
     "costs": "The hub's processor time per step, 64 sessions over native WebSockets, in microseconds",
     "clients": "Our own client, 1 KB echo",
     "memory": "Idle sessions, reset, in one hub process",
+    "webshop": "WebShop in process, one core; each shop built and started in processes of its own",
+    "webshop_policies": "What simple policies reach in WebShop, test split",
+    "alfworld": "ALFWorld in process, one core; the stock engine on games that the native one has just played",
 }
 
 
@@ -33,16 +37,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} (default: all)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement (default %(default)s)")
-    parser.add_argument("--sessions", default=",".join(map(str, COUNTS)), help="session counts (default %(default)s)")
+    counts = ",".join(map(str, COUNTS))
+    parser.add_argument("--sessions", type=_numbers, default=counts, help="session counts (default %(default)s)")
     parser.add_argument("--idle", type=int, default=10_000, help="idle sessions for memory (default %(default)s)")
+    parser.add_argument(
+        "--products",
+        type=_numbers,
+        default=",".join(map(str, PRODUCTS)),
+        help="sizes of WebShop's procedural shop (default %(default)s; 1000000 takes minutes and 2 GB of disk)",
+    )
     parser.add_argument(
         "--openenv-python",
         default=".venv-openenv/bin/python",
         metavar="PYTHON",
         help="interpreter with openenv, for the stock server (`make conformance` sets it up; left out if missing)",
     )
+    parser.add_argument(
+        "--alfworld-python",
+        default=".venv-alfworld/bin/python",
+        metavar="PYTHON",
+        help="interpreter with alfworld, for the stock engine (`make alfworld-test` sets it up; left out if missing)",
+    )
     parser.add_argument("--out", metavar="FILE", help="write all numbers as JSON")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"turngym bench: no part {min(unknown)!r}; there are: {', '.join(PARTS)}", file=sys.stderr)
         return 2
     stock = args.openenv_python if Path(args.openenv_python).exists() else None
-    counts = [int(count) for count in args.sessions.split(",")]
+    stock_alfworld = args.alfworld_python if Path(args.alfworld_python).exists() else None
     parts = args.parts or PARTS
     pin(1)
     results: dict[str, Any] = {"machine": machine()}
     if "envs" in parts:
         results["envs"] = measure.environments(args.seconds)
     if "serving" in parts:
-        results["serving"] = measure.serving(counts, args.seconds, stock)
+        results["serving"] = measure.serving(args.sessions, args.seconds, stock)
         results["ratios"] = ratios(results["serving"])
     if "costs" in parts:
         results["costs"] = measure.step_costs(args.seconds)
@@ -67,9 +88,16 @@ def run(args: argparse.Namespace) -> int:
         results["clients"] = clients.clients(args.seconds)
     if "memory" in parts:
         results["memory"] = measure.memory(args.idle)
+    if "webshop" in parts:
+        results["webshop"] = worlds.webshop(args.products, args.seconds)
+        results["webshop_policies"] = worlds.webshop_policies(args.products[:1])
+    if "alfworld" in parts:
+        results["alfworld"] = worlds.alfworld(args.seconds, stock_alfworld)
     show(results, args.markdown)
     if "serving" in parts and stock is None:
         print(f"\nStock OpenEnv was left out: {args.openenv_python} is missing. `make conformance` sets it up.")
+    if "alfworld" in parts and stock_alfworld is None:
+        print(f"\nThe stock engine was left out: {args.alfworld_python} is missing. `make alfworld-test` sets it up.")
     if args.out:
         Path(args.out).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0
