@@ -6,7 +6,8 @@ module holds:
 
 - ``Config``: a subclass of :class:`PartConfig` with the hyper-parameters, their defaults and their sources;
 - the function that its kind asks for (``ENTRY``), of (config, inputs);
-- the same computation as a pure function of plain tensors, for those who need no recipe.
+- the same computation as a pure function of plain tensors, for those who need no recipe;
+- where it does not fit every recipe, ``REQUIRES``: what it needs of the rest, in the words of ``recipes.py``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from .. import forest as trees
 from ..parts import PartConfig, require
 from ..rows import Credit, Rows
 
+REQUIRES = ("tree",)
+
 
 class Config(PartConfig, frozen=True):
     """Settings.

@@ -1,0 +1,338 @@
+"""Recipes: TOML files that name a training method's parts, its environment and its numbers.
+
+``configs/train/*.toml`` ship with the package, one for each paper and environment; a path to a file of one's own works
+wherever a name does. A table that names a part holds its id and its settings:
+
+    [credit]
+    id = "gigpo"
+    omega = 1.0
+
+Everything is checked when a recipe is read: unknown names, values out of range, and parts that do not fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ..envs.presets import config_names, load_preset, read_config
+from ..errors import InvalidRequest
+from .algorithms import parts
+from .algorithms.aggregate import Mode
+from .algorithms.parts import Part, require
+
+Table = dict[str, Any]
+
+
+class EnvTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the policy acts.
+
+    Attributes:
+        preset: name of an environment preset (``configs/envs``), or a path.
+        split: tasks to train on.
+        eval_split: held-out tasks.
+        config: settings of the environment that differ from the preset's.
+        turn: settings of the turn level that differ from the preset's.
+    """
+
+    preset: str
+    split: str = "train"
+    eval_split: str = "test"
+    config: Table = msgspec.field(default_factory=dict)
+    turn: Table = msgspec.field(default_factory=dict)
+
+
+class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The policy.
+
+    Attributes:
+        path: folder or hub name of a Hugging Face causal LM.
+        dtype: of the weights.
+        lora: settings of peft's ``LoraConfig``; None trains all weights.
+        gradient_checkpointing: recompute activations.
+    """
+
+    path: str = ""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    lora: Table | None = None
+    gradient_checkpointing: bool = False
+
+
+class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Supervised start before RL (RFT in T2PO, cold start in RLVMR).
+
+    Attributes:
+        policy: who plays the episodes: "self" the model as it is, "expert" the environment's expert.
+        episodes: how many are played.
+        threshold: episodes whose score is greater are kept.
+        tags: an annotator adds meta-reasoning tags (RLVMR): "rules", or "" for none.
+        epochs: passes over the kept turns.
+        batch: rows of a step.
+        learning_rate: of AdamW.
+    """
+
+    policy: Literal["self", "expert"] = "self"
+    episodes: int = 512
+    threshold: float = 0.9
+    tags: Literal["", "rules"] = ""
+    epochs: int = 5
+    batch: int = 32
+    learning_rate: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require(self.episodes >= 1, "start.episodes must be at least 1")
+        require(self.epochs >= 1, "start.epochs must be at least 1")
+
+
+class SamplingTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How turns are generated.
+
+    Attributes:
+        tasks: tasks of a step; a rollout's group is sampled for each.
+        rows: a training row holds one "turn", or a whole "trajectory".
+        max_tokens: tokens of a reply.
+        max_prompt_tokens: tokens of a prompt.
+        temperature: of the policy while training.
+        top_p: nucleus.
+        top_k: most likely tokens kept; 0 for all.
+    """
+
+    tasks: int = 16
+    rows: Literal["turn", "trajectory"] = "turn"
+    max_tokens: int = 512
+    max_prompt_tokens: int = 4096
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "max_tokens", "max_prompt_tokens"):
+            require(getattr(self, name) >= 1, f"sampling.{name} must be at least 1")
+        require(self.temperature >= 0, "sampling.temperature must not be negative")
+        require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]")
+
+
+class KlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Penalty for leaving the reference policy, added to the loss.
+
+    Attributes:
+        kind: estimator, see ``algorithms/kl.py``.
+        coefficient: 0 means no penalty, and no reference policy is kept.
+    """
+
+    kind: str = "k3"
+    coefficient: float = 0.0
+
+
+class CriticTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Value head of the critic (PPO).
+
+    Attributes:
+        learning_rate: of the critic.
+        clip: value clip range.
+        coefficient: of the value loss.
+    """
+
+    learning_rate: float = 1e-5
+    clip: float = 0.5
+    coefficient: float = 1.0
+
+
+class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the policy is updated.
+
+    Attributes:
+        aggregation: from token losses to the loss.
+        mini_batch: rows of one optimizer step; 0 takes all rows of the step.
+        micro_tokens: padded tokens of one forward pass; memory only, the loss does not depend on it.
+        epochs: passes over a step's rows.
+        learning_rate: of AdamW.
+        warmup: share of the steps in which the rate rises from 0.
+        weight_decay: of AdamW.
+        grad_clip: greatest norm of the gradient.
+        betas: of AdamW.
+        entropy: coefficient of the entropy bonus.
+        old_logprobs: "recomputed" by the trainer before the update, or as "sampled".
+        importance_cap: truncates the correction between the engine's and the trainer's probabilities; 0 for none.
+    """
+
+    aggregation: Mode = "token-mean"
+    mini_batch: int = 0
+    micro_tokens: int = 16_384
+    epochs: int = 1
+    learning_rate: float = 1e-6
+    warmup: float = 0.0
+    weight_decay: float = 0.01
+    grad_clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    entropy: float = 0.0
+    old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
+    importance_cap: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "update.epochs must be at least 1")
+        require(self.learning_rate > 0, "update.learning_rate must be greater than 0")
+        require(0 <= self.warmup <= 1, "update.warmup must lie in [0, 1]")
+        require(self.importance_cap >= 0, "update.importance_cap must not be negative")
+
+
+class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long, and how it is watched.
+
+    Attributes:
+        steps: updates of the rollout policy.
+        minutes: greatest wall-clock time of training; 0 for no limit.
+        seed: of everything.
+        eval_every: steps between evaluations; 0 evaluates at the end only.
+        eval_tasks: held-out tasks of an evaluation.
+        eval_temperature: of the policy while it is evaluated.
+        save_every: steps between checkpoints.
+        deterministic: in process, in a fixed order: a resumed run continues bitwise.
+    """
+
+    steps: int = 200
+    minutes: float = 0.0
+    seed: int = 0
+    eval_every: int = 10
+    eval_tasks: int = 256
+    eval_temperature: float = 0.4
+    save_every: int = 10
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, "run.steps must be at least 1")
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A training method on an environment.
+
+    Attributes:
+        summary: one line: whose setting this is, and where it departs from it.
+        env: environment.
+        model: policy.
+        start: supervised start; None for none.
+        rollout: part of kind "rollout".
+        sampling: generation.
+        signal: part of kind "signals", the uncertainty that the controls read.
+        token_control: part of kind "token_control".
+        turn_control: part of kind "turn_control".
+        filters: parts of kind "filters", applied in order.
+        credit: part of kind "credit".
+        shaping: parts of kind "shaping", applied in order to the advantages.
+        loss: part of kind "losses".
+        kl: penalty.
+        critic: value head; None for none.
+        update: optimizer.
+        run: length and watching.
+    """
+
+    env: EnvTable
+    credit: Table
+    summary: str = ""
+    model: ModelTable = ModelTable()
+    start: StartTable | None = None
+    rollout: Table = msgspec.field(default_factory=lambda: {"id": "chains"})
+    sampling: SamplingTable = SamplingTable()
+    signal: Table | None = None
+    token_control: Table | None = None
+    turn_control: Table | None = None
+    filters: list[Table] = []
+    shaping: list[Table] = []
+    loss: Table = msgspec.field(default_factory=lambda: {"id": "ppo"})
+    kl: KlTable = KlTable()
+    critic: CriticTable | None = None
+    update: UpdateTable = UpdateTable()
+    run: RunTable = RunTable()
+
+    def parts(self) -> Method:
+        """Load every part.
+
+        Raises:
+            InvalidRequest: no such part or setting, a value out of range, or parts that do not fit together.
+        """
+        method = Method(
+            rollout=_part("rollout", self.rollout),
+            credit=_part("credit", self.credit),
+            loss=_part("losses", self.loss),
+            signal=_part("signals", self.signal) if self.signal is not None else None,
+            token_control=_part("token_control", self.token_control) if self.token_control is not None else None,
+            turn_control=_part("turn_control", self.turn_control) if self.turn_control is not None else None,
+            filters=tuple(_part("filters", each) for each in self.filters),
+            shaping=tuple(_part("shaping", each) for each in self.shaping),
+        )
+        for complaint in _contradictions(self, method):
+            raise InvalidRequest(complaint, hint="Correct the recipe.")
+        return method
+
+
+class Method(msgspec.Struct, frozen=True, kw_only=True):
+    """The loaded parts of a recipe; see :class:`Recipe` for what each does."""
+
+    rollout: Part
+    credit: Part
+    loss: Part
+    signal: Part | None = None
+    token_control: Part | None = None
+    turn_control: Part | None = None
+    filters: tuple[Part, ...] = ()
+    shaping: tuple[Part, ...] = ()
+
+    def __iter__(self) -> Iterator[Part]:
+        singles = (self.rollout, self.signal, self.token_control, self.turn_control, self.credit, self.loss)
+        return (part for part in (*singles, *self.filters, *self.shaping) if part is not None)
+
+
+def _part(kind: str, table: Mapping[str, Any]) -> Part:
+    settings = dict(table)
+    if "id" not in settings:
+        raise InvalidRequest(f"A part of kind {kind} has no id.", hint=f"One of: {', '.join(parts.ids(kind))}.")
+    return parts.load(kind, settings.pop("id"), settings)
+
+
+def _contradictions(recipe: Recipe, method: Method) -> Iterator[str]:
+    """Yield what in a recipe does not fit together; what a part needs stands in its module's ``REQUIRES``."""
+    given = {
+        "turn rows": recipe.sampling.rows == "turn",
+        "trajectory rows": recipe.sampling.rows == "trajectory",
+        "tree": method.rollout.id != "chains",
+        "critic": recipe.critic is not None,
+        "signal": method.signal is not None,
+    }
+    advice = {
+        "turn rows": 'set sampling.rows = "turn"',
+        "trajectory rows": 'set sampling.rows = "trajectory"',
+        "tree": "choose a rollout that grows a tree",
+        "critic": "add a [critic] table",
+        "signal": "add a [signal] table",
+    }
+    for part in method:
+        for need in getattr(part.module, "REQUIRES", ()):
+            if not given[need]:
+                yield f"{part.kind} {part.id} needs {need}: {advice[need]}."
+    budget = getattr(method.token_control and method.token_control.config, "budget", None)
+    if budget is not None and budget >= recipe.sampling.max_tokens:
+        yield (
+            f"The thinking budget ({budget}) can never bind: a reply ends at sampling.max_tokens "
+            f"({recipe.sampling.max_tokens})."
+        )
+    if recipe.update.old_logprobs == "sampled" and recipe.update.importance_cap:
+        yield "update.importance_cap corrects recomputed log-probabilities; old_logprobs are taken as sampled."
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the packaged recipes."""
+    return config_names("train")
+
+
+def load_recipe(name: str) -> Recipe:
+    """Return the recipe of that name or path, checked with all its parts and its environment preset.
+
+    Raises:
+        InvalidRequest: no such recipe, or something in it is wrong; the message names it.
+    """
+    recipe = read_config("train", name, Recipe)
+    load_preset(recipe.env.preset)
+    recipe.parts()
+    return recipe
