@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ...errors import InvalidRequest
 from . import sets, store
@@ -87,11 +88,11 @@ def _row(data: DataSet, status: Status) -> dict[str, object]:
 
 def _card(data: DataSet, status: Status) -> Table:
     card = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    card.add_column(style="bold", no_wrap=True, min_width=10)
+    card.add_column(style="bold", no_wrap=True, min_width=14)
     card.add_column(overflow="fold")
     colour = {"missing": "yellow", "broken": "red"}.get(status.state, "green")
     by = f", by {status.where}" if status.where else ""
-    card.add_row(data.name, f"{data.summary}")
+    card.add_row(data.name, data.summary)
     card.add_row("", f"[{colour}]{status.state}[/]{by}")
     rows = [
         ("there", status.holds),
@@ -104,7 +105,7 @@ def _card(data: DataSet, status: Status) -> Table:
     ]
     for head, text in rows:
         if text:
-            card.add_row(f"  {head}", text.replace("[", r"\["), style="dim" if head in ("licence", "source") else "")
+            card.add_row(f"  {head}", Text(text), style="dim" if head in ("licence", "source") else "")
     card.add_row("", "")
     return card
 

@@ -25,7 +25,6 @@ from .store import check_room
 TRIES = 6
 """Attempts in a row that bring nothing new before a source is given up."""
 LONGEST_PAUSE_S = 30.0
-PIECE = 1 << 20
 _PAGE = re.compile(rb"\s*<(!doctype\s+html|html)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
@@ -163,7 +162,8 @@ class _Source:
             start = start if response.status_code == 206 else 0
             total = _total(response) if start else _length(response)
             self._check_size(total)
-            pieces = response.iter_raw(PIECE)
+            # As they come and not in larger pieces, of which a broken connection would lose the last.
+            pieces = response.iter_raw()
             first = next(pieces, b"")
             if not start:
                 self._refuse_page(response, first, pieces)
@@ -196,7 +196,7 @@ class _Source:
         if not (response.headers.get("content-type", "").startswith("text/html") or _PAGE.match(first)):
             return
         page = first + next(rest, b"")
-        title = _TITLE.search(page[:PIECE].decode("utf-8", "replace"))
+        title = _TITLE.search(page.decode("utf-8", "replace"))
         said = f' ("{" ".join(title[1].split())[:120]}")' if title else ""
         raise DownloadFailed(f"the server sends a page{said} instead of the file.")
 
