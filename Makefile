@@ -20,17 +20,28 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "No virtual environment could be made. On Debian: sudo apt-get install -y python3-venv" >&2; exit 1; }
 endef
 
-.PHONY: help setup lint typing test demo up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test clean
+.PHONY: help setup dev lint typing test demo up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/.stamp ## make .venv with turngym and the tools of its tests
+setup: .venv/.stamp ## make .venv with turngym and what its worlds need
 
+# Java comes along only where there is none: ScienceWorld runs on it.
 .venv/.stamp: $(SETTINGS)
-	@echo "Setting up .venv; this takes a minute or two."
+	@echo "Setting up .venv; this takes a minute."
 	@$(call new_venv,.venv)
-	@$(BIN)/python $(PIP_INSTALL) -e ".[dev]"
+	@extras=worlds; command -v java >/dev/null || [ -n "$${JAVA_HOME:-}" ] || extras=worlds,java; \
+	  $(BIN)/python $(PIP_INSTALL) -e ".[$$extras]"
+	@$(BIN)/turngym data fetch alfworld-texts \
+	  || echo "Everything else is ready; alfworld is left out until that command has worked." >&2
+	@touch $@
+
+dev: .venv/.stamp-dev ## setup, and the tools of the tests
+
+.venv/.stamp-dev: .venv/.stamp
+	@echo "Adding the tools of its tests; this takes a minute or two."
+	@$(BIN)/python $(PIP_INSTALL) -e ".[worlds,dev]"
 	@touch $@
 
 .venv-openenv/.stamp: $(SETTINGS)
@@ -53,15 +64,15 @@ setup: .venv/.stamp ## make .venv with turngym and the tools of its tests
 	@.venv-alfworld/bin/python $(PIP_INSTALL) -e ".[alfworld]"
 	@touch $@
 
-typing: .venv/.stamp
+typing: .venv/.stamp-dev
 	@mkdir -p .cache/typing && ln -sfn "$(CURDIR)" .cache/typing/turngym
 
-lint: .venv/.stamp typing ## ruff, mypy --strict over the package, and the import layers
+lint: .venv/.stamp-dev typing ## ruff, mypy --strict over the package, and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
-test: .venv/.stamp ## the test suite; what is skipped is named with the reason
+test: .venv/.stamp-dev ## the test suite; what is skipped is named with the reason
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 demo: .venv/.stamp ## start a hub, evaluate two policies on every environment, write a report
@@ -77,7 +88,7 @@ up: ## build and start the hub in a container (docker/compose.yaml)
 	  "On Debian: sudo apt-get install -y docker.io docker-compose" >&2; exit 1; fi; \
 	set -x; $$compose -p turngym -f docker/compose.yaml up --build
 
-oracle-test: .venv/.stamp ## compare with reference vectors: ORACLES=games, TURNGYM_ORACLES=folder
+oracle-test: .venv/.stamp-dev ## compare with reference vectors: ORACLES=games, TURNGYM_ORACLES=folder
 	@[ -f tests/oracles/$(ORACLES).py ] || { echo "There is no tests/oracles/$(ORACLES).py; there are:" \
 	  tests/oracles/*.py >&2; exit 1; }
 	$(BIN)/python tests/oracles/$(ORACLES).py
@@ -94,7 +105,7 @@ alfworld-test: .venv-alfworld/.stamp ## play like the stock ALFWorld engine: ran
 docker-test: .venv/.stamp ## build the image, start it, evaluate from outside, stop it
 	bash tests/docker/run.sh
 
-hosted-test: .venv/.stamp ## evaluate a small real model, served on the CPU (its own 310 MB .venv-hosted)
+hosted-test: .venv/.stamp-dev ## evaluate a small real model, served on the CPU (its own 310 MB .venv-hosted)
 	$(BIN)/python -m pytest -m hosted tests/hosted $(PYTEST_ARGS)
 
 clean: ## remove virtual environments, caches and builds; runs/ stays
