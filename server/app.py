@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .. import __version__
-from . import listings, native, openenv_routes, problems
+from . import listings, native, openenv_routes, problems, shop
 from .auth import Keyring
 from .console import routes as console
 from .gate import Gate
@@ -48,6 +48,7 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
     problems.install(app, hub.request_errors)
     api = Api(app, keys=bool(settings.api_keys))
     console.mount(app, hub)
+    sites = shop.mount(app, hub, keyring)
     listings.mount(api, hub)
     native.mount(api, hub)
     openenv_routes.mount(api, hub)  # last: its paths start with a parameter
@@ -56,6 +57,7 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
         keyring=keyring,
         max_body_bytes=settings.max_body_bytes,
         counts=hub.request_errors,
-        open_paths=frozenset(console.PAGES),
+        open_paths=frozenset(console.PAGES) | shop.open_paths(sites),
+        sites=sites,
     )
     return app

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
+from urllib.parse import quote
 
-from ..errors import PayloadTooLarge, TurngymError
+from starlette.responses import RedirectResponse
+
+from ..errors import PayloadTooLarge, TurngymError, Unauthorized
 from .auth import OPEN_PATHS, Keyring
 from .links import Receive, Scope, Send
 from .problems import MEDIA_TYPE, encode_problem, problem_headers
@@ -27,16 +30,25 @@ class Gate:
         max_body_bytes: larger bodies are refused before they are read whole.
         counts: error code -> requests that failed so; added to.
         open_paths: further paths that need no key.
+        sites: prefixes, with a slash at the end, of pages made by the server: there a ticket counts as a key, and
+            a browser without one is sent to the page "login".
     """
 
     def __init__(
-        self, app: Any, keyring: Keyring, max_body_bytes: int, counts: Counter[str], open_paths: Container[str] = ()
+        self,
+        app: Any,
+        keyring: Keyring,
+        max_body_bytes: int,
+        counts: Counter[str],
+        open_paths: Container[str] = (),
+        sites: Sequence[str] = (),
     ) -> None:
         self.app = app
         self.keyring = keyring
         self.max_body_bytes = max_body_bytes
         self.counts = counts
         self.open_paths = open_paths
+        self.sites = sites
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection or request."""
@@ -45,14 +57,19 @@ class Gate:
             await self.app(scope, receive, send)
             return
         path = scope["path"]
+        site = next((prefix for prefix in self.sites if path.startswith(prefix)), "")
         try:
             if path not in OPEN_PATHS and path not in self.open_paths:
-                scope[ACCOUNT] = self.keyring.account(scope["headers"])
+                scope[ACCOUNT] = self.keyring.account(scope["headers"], ticket=bool(site))
             if kind == "http":
                 self._check_length(scope)
         except TurngymError as error:
             self.counts[error.code] += 1
-            await refuse(scope, receive, send, error)
+            if site and isinstance(error, Unauthorized) and _wants_html(scope):
+                to_login: Any = RedirectResponse(_login(scope, site), 303)
+                await to_login(scope, receive, send)
+            else:
+                await refuse(scope, receive, send, error)
             return
         if kind == "websocket":
             await self.app(scope, receive, send)
@@ -82,6 +99,21 @@ class Gate:
             return message
 
         return limited
+
+
+def _wants_html(scope: Scope) -> bool:
+    return scope["type"] == "http" and any(
+        name == b"accept" and b"text/html" in value for name, value in scope["headers"]
+    )
+
+
+def _login(scope: Scope, site: str) -> str:
+    """Return the relative address of a site's login page, which leads back to where the browser wanted to go."""
+    rest = scope["path"][len(site) :]
+    query = scope["query_string"].decode("latin-1")
+    # What a form was to do is not done afterwards: its session's page is shown.
+    then = rest + (f"?{query}" if query else "") if scope["method"] == "GET" else rest.partition("/")[0]
+    return f"{'../' * rest.count('/')}login?next={quote(then, safe='')}"
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, error: TurngymError) -> None:

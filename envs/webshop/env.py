@@ -21,7 +21,7 @@ from .pages import nodes_of, quoted_text_of, rich_text_of, text_of
 from .shop import Prices, Shop, State
 from .site_page import page_json
 
-OBSERVATIONS = ("text", "text_rich", "html", "quoted")
+OBSERVATIONS = ("text", "text_rich", "html", "quoted", "page")
 SEARCHES = ("bm25", "lucene")
 VARIANTS = ("default", "released")
 SPLIT_RULES: dict[str, dict[str, tuple[int, int | None]]] = {
@@ -110,8 +110,9 @@ class WebShop(TextEnv):
             split is all goals), of the original's data.
         tagger: "spacy" or "words", how nouns are found in the original's titles.
         search: "bm25" (embedded) or "lucene" (Lucene through pyserini, with equal rankings; the extra ``lucene``).
-        observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked), "html", or "quoted"
-            (as "text", each part in quotes and without the task, which the instructions state; T2PO's prompts).
+        observation: "text" (texts joined by [SEP]), "text_rich" (a line each, buttons marked), "html", "quoted"
+            (as "text", each part in quotes and without the task, which the instructions state; T2PO's prompts), or
+            "page" (JSON of ``site_page``, from which the website is drawn).
         attributes_page: whether product pages link to the list of attributes that the reward compares.
         success_reward: if given, the reward is this for a purchase at reward 1 and 0 for any other (T2PO trains
             with 10).
