@@ -47,7 +47,7 @@ dev: .venv/.stamp-dev ## setup, and the tools of the tests
 .venv-openenv/.stamp: $(SETTINGS)
 	@echo "Setting up .venv-openenv with the stock OpenEnv package; this takes a few minutes."
 	@$(call new_venv,.venv-openenv)
-	@.venv-openenv/bin/python $(PIP_INSTALL) -e ".[openenv]" pytest pytest-asyncio hypothesis
+	@.venv-openenv/bin/python $(PIP_INSTALL) -e ".[openenv,worlds]" pytest pytest-asyncio hypothesis
 	@touch $@
 
 # Without pyserini's dependencies, which are 2 GB and not needed: turngym uses its Lucene alone.
