@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ..envs.core import StepInfo
 from ..envs.turn.hooks import revise
 from ..errors import EnvironmentFailed, PolicyFailed, TurngymError
 from ..records import Completion, Episode, Observation, Turn
@@ -20,6 +21,11 @@ from .policies.hosted import OVERFLOW
 from .sources import HubSource, LocalSource, Source, Wanted
 
 SECONDS_IN_POLICY = "policy_seconds"
+INFO = "info."
+"""Prefix of the metrics that come from an episode's last info."""
+_KNOWN_INFO = StepInfo.__annotations__.keys() | {
+    "observation", "turn", "action", "format_valid", "parse_error", "void", "tag", "rewards", "revised",
+}  # fmt: skip
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -241,4 +247,21 @@ class _Player:
         episode.reward = float(sum(turn.reward for turn in episode.turns))
         episode.won = bool(info.get("won", False))
         episode.score = float(info.get("score", episode.won))
+        episode.metrics |= numbers_of(info)
         episode.metrics[SECONDS_IN_POLICY] = round(thinking, 6)
+
+
+def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers and flags that an environment put into its info beside what every info holds.
+
+    Returns:
+        ``{"info.task_score": 100.0, "info.reward_parts.r_type": 1.0, …}``: "info." and the path, one level deep.
+    """
+    found: dict[str, float] = {}
+    for name, value in info.items():
+        if name not in _KNOWN_INFO:
+            members = value.items() if isinstance(value, Mapping) else ()
+            for path, number in [(name, value), *((f"{name}.{key}", member) for key, member in members)]:
+                if isinstance(number, int | float) and isfinite(number):
+                    found[INFO + path] = float(number)
+    return found

@@ -15,11 +15,12 @@ from ...errors import InvalidRequest
 from ...protocol import Level
 from ..policies.hosted import DEFAULT_KEY
 from .folder import METRICS, REPORT, RunFolder
+from .layouts import check_layouts
 from .plan import KINDS, EvalEnv, EvalPlan
 from .presets import eval_preset_names, load_eval_preset
 from .progress import Progress, Quiet, Shown
 from .runner import Limits, Results, evaluate, write_results
-from .table import print_table
+from .table import print_crosstab, print_table
 
 WIDTH_OF_FILES = 200  # columns where the output is no terminal
 
@@ -35,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--episodes", type=int, metavar="N", help="tasks per environment and split (default: 256)")
     what.add_argument("--pass-k", type=int, metavar="K", help="attempts at each task (default: 1)")
     what.add_argument("--first", action="store_true", help="the first tasks, instead of tasks spread over the split")
+    what.add_argument("--drawn", action="store_true", help="tasks drawn by the seed, instead")
     what.add_argument("--seed", type=int, metavar="S", help="seed of tasks' noise and scripted policies (default: 0)")
+    what.add_argument("--seeds", type=int, metavar="N", help="play it all with N seeds from --seed on (default: 1)")
     what.add_argument("--level", choices=get_args(Level), help="prompts and replies, or bare actions (default: turn)")
     what.add_argument("--style", metavar="NAME", help="prompt style (default: the environment's own)")
     what.add_argument("--max-turns", type=int, metavar="N", help="turns after which an episode is cut off")
@@ -70,7 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave a policy after N failures in a row, 0 for never (%(default)s)",
     )  # fmt: skip
     how.add_argument("--keep-prompts", action="store_true", help="record the prompt of every turn")
-    how.add_argument("--report-only", action="store_true", help="write metrics and report of --out anew, play nothing")
+    how.add_argument(
+        "--report-only",
+        action="store_true",
+        help="write metrics and report of --out anew, with the tables of --preset if it is given; play nothing",
+    )
     how.add_argument("--quiet", action="store_true", help="print the table only")
 
 
@@ -94,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:
         console.width = WIDTH_OF_FILES
     if args.report_only:
-        results = _report_only(args.out)
+        results = _report_only(args.out, args.preset)
     else:
         plan = plan_of(args)
         human = any("human" in (policy, getattr(policy, "kind", "")) for policy in plan.policies)
@@ -115,6 +122,9 @@ def show_results(results: Results, console: Console) -> None:
     console.print()
     print_table(results.rows, console)
     console.print()
+    for table in results.tables:
+        print_crosstab(table, console)
+        console.print()
     for note in results.notes:
         console.print(f"Note: {note}.", markup=False)
     if results.problem is not None:
@@ -127,13 +137,16 @@ def show_results(results: Results, console: Console) -> None:
     console.print(f"Numbers: {results.folder / METRICS}", markup=False, soft_wrap=True)
 
 
-def _report_only(out: str | None) -> Results:
+def _report_only(out: str | None, preset: str | None) -> Results:
     if out is None:
         raise InvalidRequest("--report-only needs the folder of a run.", hint="Name it with --out.")
     folder = RunFolder(Path(out))
     plan = folder.plan()
     if plan is None:
         raise InvalidRequest(f"{out} holds no run.", hint="Name a folder that turngym eval has written.")
+    if preset is not None:
+        plan.tables = load_eval_preset(preset).tables
+        check_layouts(plan.tables)
     return write_results(folder, plan, [])
 
 
@@ -149,11 +162,13 @@ def plan_of(args: argparse.Namespace) -> EvalPlan:
         changes["envs"] = envs
     if splits := _listed(args.split):
         changes["splits"] = splits
-    for name in ("episodes", "pass_k", "seed", "level"):
+    for name in ("episodes", "pass_k", "seed", "seeds", "level"):
         if getattr(args, name) is not None:
             changes[name] = getattr(args, name)
-    if args.first:
-        changes["spread"] = "first"
+    if args.first and args.drawn:
+        raise InvalidRequest("--first and --drawn are both given.", hint="Give one of them.")
+    if args.first or args.drawn:
+        changes["spread"] = "first" if args.first else "random"
     if args.keep_prompts:
         changes["keep_prompts"] = True
     turn = {name: getattr(args, name) for name in ("style", "max_turns", "memory") if getattr(args, name) is not None}

@@ -149,6 +149,12 @@ DEFINITIONS: dict[str, Definition] = {
         "number",
         "Sum of each reward component over an episode, mean over episodes; “env” is the environment's own.",
     ),
+    "info": Definition(
+        "info",
+        "number",
+        "Numbers that the environment told at the end of an episode, for example the parts of a reward; mean over the "
+        "episodes that have them.",
+    ),
     "seconds": Definition(
         "seconds",
         "seconds",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...records import Episode
 from ..policies.hosted import OVERFLOW
+from ..rollout import INFO
 from .definitions import CONFIDENCE, RESAMPLES, Unit
 from .plan import label_of
 
@@ -30,6 +31,7 @@ class Summary(msgspec.Struct, gc=False):
         won_after: turns until the task was solved, 0 if it was not.
         judged: turns whose format was judged.
         told: turns whose reply tokens are known.
+        info: numbers of the episode's last info, by path.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Summary(msgspec.Struct, gc=False):
     seconds: float
     cost: float | None
     components: dict[str, float]
+    info: dict[str, float]
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -104,6 +107,7 @@ class Row(msgspec.Struct, omit_defaults=True, kw_only=True):
     truncated: float | None = None
     overflow: float | None = None
     components: dict[str, float] = msgspec.field(default_factory=dict)
+    info: dict[str, float] = msgspec.field(default_factory=dict)
     seconds: float | None = None
     cost: float | None = None
 
@@ -155,6 +159,7 @@ def summarise(episode: Episode) -> Summary:
         seconds=episode.seconds,
         cost=sum(costs) if costs else None,
         components=dict(components),
+        info={name.removeprefix(INFO): value for name, value in episode.metrics.items() if name.startswith(INFO)},
     )
 
 
@@ -201,12 +206,22 @@ def rows(summaries: Sequence[Summary]) -> list[Row]:
             groups["task_type", summary.policy, summary.env, summary.split, summary.task_type].append(summary)
     order = {"env": 0, "split": 1, "task_type": 2}
     keys = sorted(groups, key=lambda key: order[key[0]])
-    return [_row(groups[key], by=key[0], policy=key[1], env=key[2], split=key[3], task_type=key[4]) for key in keys]
+    return [
+        measure(groups[key], Row(by=key[0], policy=key[1], env=key[2], split=key[3], task_type=key[4])) for key in keys
+    ]
 
 
-def _row(group: list[Summary], **key: Any) -> Row:
+def measure(group: Sequence[Summary], row: Row | None = None, *, resample: bool = True) -> Row:
+    """Fill in the numbers of a group of episodes.
+
+    Args:
+        group: the episodes.
+        row: the row to fill in; a new one by default.
+        resample: bootstrap the intervals; without, they have no width.
+    """
     done = [summary for summary in group if not summary.failed]
-    row = Row(**key, episodes=len(done), failed=len(group) - len(done))
+    row = Row(by="env", policy="", env="") if row is None else row
+    row.episodes, row.failed = len(done), len(group) - len(done)
     if not done:
         return row
     by_task: dict[str, list[Summary]] = defaultdict(list)
@@ -219,7 +234,8 @@ def _row(group: list[Summary], **key: Any) -> Row:
             for own in by_task.values()
         ]
     )
-    row.success, row.score, row.reward = bootstrap(values_KM)
+    estimates = bootstrap(values_KM) if resample else [Estimate(*[float(m)] * 3) for m in values_KM.mean(axis=0)]
+    row.success, row.score, row.reward = estimates
     row.pass_at = _pass_at([(len(own), sum(s.won for s in own)) for own in by_task.values()])
     won = [summary for summary in done if summary.won]
     told = [summary.tokens for summary in won if summary.told == summary.turns]
@@ -240,6 +256,11 @@ def _row(group: list[Summary], **key: Any) -> Row:
     row.overflow = total("overflow") / len(done)
     names = sorted({name for summary in done for name in summary.components}, key=lambda name: (name != "env", name))
     row.components = {name: sum(s.components.get(name, 0.0) for s in done) / len(done) for name in names}
+    told_by: dict[str, list[float]] = defaultdict(list)
+    for summary in done:
+        for name, value in summary.info.items():
+            told_by[name].append(value)
+    row.info = {name: sum(values) / len(values) for name, values in sorted(told_by.items())}
     row.seconds = total("seconds") / len(done)
     costs = [summary.cost for summary in done if summary.cost is not None]
     row.cost = sum(costs) if costs else None

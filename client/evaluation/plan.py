@@ -13,6 +13,7 @@ import msgspec
 from ...envs.core import SEED_LIMIT, member_seed, stable_rng
 from ...envs.presets import EnvPreset, load_preset, preset_names
 from ...envs.registry import is_registered
+from ...envs.turn.hooks import make_hooks
 from ...envs.turn.prompts import get_style
 from ...errors import InvalidRequest, nearest
 from ...protocol import Level
@@ -28,12 +29,14 @@ from ..policies import (
 from ..policies.hosted import DEFAULT_KEY
 from ..rollout import Job
 from ..sources import Source, Wanted
+from .layouts import Layout, check_layouts
 
 ALL = "all"
 KINDS = ("random", "expert", "human", "replay", "model")
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Spread = Literal["even", "first", "random"]
 # What may change between the start of a run and its resumption: where things run, not what is measured.
-NOT_IDENTITY = ("summary", "left_out")
+NOT_IDENTITY = ("summary", "left_out", "tables")
 NOT_IDENTITY_OF_POLICY = ("base_url", "api_key_env", "price_input", "price_output")
 
 
@@ -142,13 +145,15 @@ class EvalPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         splits: splits of tasks.
         episodes: tasks per environment and split; a smaller split is taken whole.
         pass_k: attempts at each task; they differ in their noise and in the policy's sampling.
-        spread: "even": tasks spread over the whole split; "first": its first ones.
+        seeds: how often all of it is played: with ``seed``, ``seed`` + 1 and so on.
+        spread: "even": tasks spread over the whole split; "first": its first ones; "random": drawn by the seed.
         seed: seed of the whole evaluation.
         level: "turn" (prompts and completions) or "text" (bare actions).
         config: arguments for every environment, over the preset's own.
         turn: arguments of ``TurnEnv`` for every environment, over the preset's own.
         sampling: sampling settings of every hosted model.
         keep_prompts: keep the prompt of every turn in the records and not only of the first.
+        tables: tables to print beside the common one.
     """
 
     envs: list[str | EvalEnv]
@@ -157,13 +162,15 @@ class EvalPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     splits: list[str] = msgspec.field(default_factory=lambda: ["test"])
     episodes: Count = 256
     pass_k: Count = 1
-    spread: Literal["even", "first"] = "even"
+    seeds: Count = 1
+    spread: Spread = "even"
     seed: Annotated[int, msgspec.Meta(ge=0, lt=SEED_LIMIT)] = 0
     level: Level = "turn"
     config: dict[str, Any] = msgspec.field(default_factory=dict)
     turn: dict[str, Any] = msgspec.field(default_factory=dict)
     sampling: Sampling = Sampling()
     keep_prompts: bool = False
+    tables: list[Layout] = msgspec.field(default_factory=list)
 
 
 class ResolvedPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -179,20 +186,22 @@ class ResolvedPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
     splits: list[str]
     episodes: int
     pass_k: int
-    spread: Literal["even", "first"]
+    spread: Spread
     seed: int
     level: Level
     keep_prompts: bool
     sizes: dict[str, dict[str, int]]
     summary: str = ""
     tasks: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    seeds: int = 1
+    tables: list[Layout] = msgspec.field(default_factory=list)
     left_out: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """Number of episodes."""
         tasks = sum(played for splits in self.sizes.values() for played in splits.values())
-        return tasks * self.pass_k * len(self.policies)
+        return tasks * self.pass_k * self.seeds * len(self.policies)
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal for two runs to be one: all but names of servers and prices."""
@@ -205,31 +214,42 @@ class ResolvedPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=Tru
         return data
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every episode. Attempts and policies of one task follow each other, so that a part is comparable."""
+        """Yield every episode. Attempts and policies of one task follow each other, so that a part is comparable.
+
+        Attempts are numbered through all seeds: attempt // pass_k is the number of the seed.
+        """
         for env in self.envs:
             wanted = Wanted(env.env, env.config, self.level, env.turn if self.level == "turn" else {})
             for split in self.splits:
-                for index in chosen(self.tasks[env.name][split], self.sizes[env.name][split], self.spread):
-                    task = f"{split}/{index}"
-                    noise = int(stable_rng("evaluation", self.seed, env.env, task).integers(SEED_LIMIT))
-                    for attempt in range(self.pass_k):
-                        seed = member_seed(noise, attempt)
-                        for policy in self.policies:
-                            yield Job(
-                                id=f"{policy.name}:{env.name}:{task}:{attempt}",
-                                wanted=wanted,
-                                task=task,
-                                seed=seed,
-                                attempt=attempt,
-                                group=f"{env.name}:{task}",
-                                policy=policy.name,
-                            )
+                for number in range(self.seeds):
+                    key = (self.seed + number, env.env, split)
+                    sizes = self.tasks[env.name][split], self.sizes[env.name][split]
+                    for index in chosen(*sizes, self.spread, key):
+                        yield from self._attempts(env.name, wanted, f"{split}/{index}", number)
+
+    def _attempts(self, name: str, wanted: Wanted, task: str, number: int) -> Iterator[Job]:
+        noise = int(stable_rng("evaluation", self.seed + number, wanted.env, task).integers(SEED_LIMIT))
+        for member in range(self.pass_k):
+            attempt = number * self.pass_k + member
+            for policy in self.policies:
+                yield Job(
+                    id=f"{policy.name}:{name}:{task}:{attempt}",
+                    wanted=wanted,
+                    task=task,
+                    seed=member_seed(noise, member),
+                    attempt=attempt,
+                    group=f"{name}:{task}",
+                    policy=policy.name,
+                )
 
 
-def chosen(size: int, count: int, spread: str) -> Sequence[int]:
-    """Return ``count`` task indices of a split of ``size`` tasks."""
+def chosen(size: int, count: int, spread: Spread, key: tuple[str | int, ...] = ()) -> Sequence[int]:
+    """Return ``count`` task indices of a split of ``size`` tasks; ``key`` decides which, where they are drawn."""
     if spread == "first":
         return range(count)
+    if spread == "random":
+        drawn: list[int] = stable_rng("tasks", *key).choice(size, count, replace=False).tolist()
+        return sorted(drawn)
     return [number * size // count for number in range(count)]
 
 
@@ -249,6 +269,7 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
     policies = [_policy(item, plan) for item in plan.policies]
     if plan.level == "text" and any(policy.kind == "model" for policy in policies):
         raise InvalidRequest("A hosted model needs prompts, which the text level has not.", hint="Use the turn level.")
+    check_layouts(plan.tables)
     _unique("environment", [env.name for env in envs])
     _unique("policy", [policy.name for policy in policies])
     _unique("split", plan.splits)
@@ -262,6 +283,8 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
         splits=plan.splits,
         episodes=plan.episodes,
         pass_k=plan.pass_k,
+        seeds=plan.seeds,
+        tables=plan.tables,
         spread=plan.spread,
         seed=plan.seed,
         level=plan.level,
@@ -288,9 +311,19 @@ async def _environment(item: str | EvalEnv, plan: EvalPlan, source: Source) -> E
     if plan.level == "turn":
         turn = {"style": await source.style(env.env), **env.turn, **plan.turn}
         get_style(str(turn["style"]))
+        _check_hooks(turn, plan.pass_k)
     elif plan.turn:
         raise InvalidRequest("The text level has no turn settings.", hint='Leave them out, or use level "turn".')
     return EvalEnv(env.env, env.summary, {**env.config, **plan.config}, turn, name=env.name or env.env)
+
+
+def _check_hooks(turn: dict[str, Any], pass_k: int) -> None:
+    for hook in make_hooks(turn.get("hooks", {})):
+        if hook.of_groups() and pass_k < 2:
+            raise InvalidRequest(
+                f"The reward hook {hook.name} compares the attempts at a task, and there is one of each.",
+                hint="Give --pass-k 2 or more, or leave the hook out.",
+            )
 
 
 def _policy(item: str | PolicySpec, plan: EvalPlan) -> PolicySpec:

@@ -9,10 +9,14 @@ import msgspec
 from ...envs.presets import config_names, read_config
 from ...errors import InvalidRequest, nearest
 from ..policies import Sampling
+from .layouts import Column, Layout
 from .plan import EvalEnv, EvalPlan, PolicySpec
 
-_TABLES: dict[str, type[msgspec.Struct]] = {"sampling": Sampling, "envs": EvalEnv, "policies": PolicySpec}
-_UNKNOWN = re.compile(r"unknown field `(.*?)` - at `\$\.(\w+)")
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "sampling": Sampling, "envs": EvalEnv, "policies": PolicySpec, "tables": Layout, "columns": Column,
+}  # fmt: skip
+# The innermost table counts: `$.tables[0].columns[1]` is one of columns.
+_UNKNOWN = re.compile(r"unknown field `(.*?)` - at `\$\.(?:.*\.)?(\w+)(?:\[[\d.]+\])?`")
 
 
 def eval_preset_names() -> list[str]:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from ... import __version__
 from ...records import Episode, Turn, scrub
 from . import charts
+from .crosstab import SPREAD, Crosstab
 from .definitions import DEFINITIONS, INTERVALS
 from .metrics import Estimate, Row, Summary, show
 from .plan import ResolvedPlan, label_of
@@ -33,13 +35,19 @@ Read = Callable[[Callable[[Episode], bool]], Iterable[Episode]]
 
 
 def build_report(
-    plan: ResolvedPlan, rows: Sequence[Row], summaries: Sequence[Summary], read: Read, notes: Sequence[str]
+    plan: ResolvedPlan,
+    rows: Sequence[Row],
+    crosstabs: Sequence[Crosstab],
+    summaries: Sequence[Summary],
+    read: Read,
+    notes: Sequence[str],
 ) -> bytes:
     """Return the report as UTF-8 HTML.
 
     Args:
         plan: the plan of the run.
         rows: the table.
+        crosstabs: the tables that the plan lays out.
         summaries: numbers of every episode, in the order in which they are to be shown.
         read: yields the recorded episodes that a predicate wants; it is asked once.
         notes: what a reader should know, shown at the top.
@@ -57,6 +65,7 @@ def build_report(
         "facts": _facts(plan, summaries),
         "notes": "".join(f"<li>{escape(note)}</li>" for note in notes),
         "overview": _overview(rows, policies, envs),
+        "crosstabs": _crosstabs(crosstabs, policies, plan.seeds),
         "legend": _legend(policies),
         "charts": _charts(rows, summaries, policies, envs),
         "tables": _tables(rows, policies, envs),
@@ -180,7 +189,7 @@ def _facts(plan: ResolvedPlan, summaries: Sequence[Summary]) -> str:
         "tasks": f"{sum(size for sizes in plan.sizes.values() for size in sizes.values()):,}",
         "attempts a task": str(plan.pass_k),
         "splits": ", ".join(plan.splits),
-        "seed": str(plan.seed),
+        "seed": str(plan.seed) if plan.seeds == 1 else f"{plan.seed} to {plan.seed + plan.seeds - 1}",
         "level": plan.level + (f" ({', '.join(styles)})" if styles else ""),
         "turngym": __version__,
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -213,6 +222,41 @@ def _overview(rows: Sequence[Row], policies: Sequence[str], envs: Sequence[str])
         swatch = f'<i class="swatch {charts.colour(index)}"></i>'
         body.append(f"<tr><th>{swatch}{escape(policy)}</th>{''.join(cells)}</tr>")
     return f"<table class='overview'><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _crosstabs(tables: Sequence[Crosstab], policies: Sequence[str], seeds: int) -> str:
+    """Return the section of the tables that the plan lays out, "" without any."""
+    if not tables:
+        return ""
+    parts = "".join(
+        f"<h3>{escape(table.title)}</h3><div class='scroll'>{_crosstab(table, policies)}</div>"
+        + (f"<p>{escape(table.note)}</p>" if table.note else "")
+        for table in tables
+    )
+    said = f"<p>{escape(SPREAD)}</p>" if seeds > 1 else ""
+    return f"<section><h2>Tables</h2>{said}{parts}</section>"
+
+
+def _crosstab(table: Crosstab, policies: Sequence[str]) -> str:
+    """Return one table; the headings of groups span their columns."""
+    two = table.grouped and not table.plain
+    keys = "".join(f"<th class='key' rowspan='{1 + two}'>{name}</th>" for name in table.keys)
+    groups = [(group, len(list(own))) for group, own in groupby(table.heads, key=lambda head: head.group)]
+    top = "".join(f"<th class='group{' edge' * two}' colspan='{width}'>{escape(group)}</th>" for group, width in groups)
+    # The first column of a group is set off from the one before it.
+    edges = [" class='edge'" * (two and not n) for _, width in groups for n in range(width)]
+    labels = "".join(f"<th{edge}>{escape(head.label)}</th>" for edge, head in zip(edges, table.heads, strict=True))
+    head = f"<tr>{keys}{top if table.grouped else labels}</tr>" + (f"<tr>{labels}</tr>" if two else "")
+    body = []
+    for row in table.rows:
+        swatch = f'<i class="swatch {charts.colour(policies.index(row.policy))}"></i>'
+        cells = [f"<td class='key'>{swatch * (key == 'policy')}{escape(row.key(key))}</td>" for key in table.keys]
+        cells += [
+            f'<td{edge} title="{cell.episodes:,} episodes">{cell.show(table.digits)}</td>'
+            for edge, cell in zip(edges, row.cells, strict=True)
+        ]
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table class='paper'><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def _legend(policies: Sequence[str]) -> str:

@@ -16,8 +16,10 @@ from ...records import Episode, EpisodeWriter
 from ..policies import Policy
 from ..rollout import Job, rollout
 from ..sources import HubSource, LocalSource, Source
+from .crosstab import SPREAD, Crosstab, crosstabs
 from .definitions import DEFINITIONS, INTERVALS
 from .folder import METRICS, REPORT, RunFolder
+from .groups import settle_groups
 from .metrics import Row, Summary, rows
 from .plan import EvalPlan, ResolvedPlan, folder_name, resolve
 from .progress import Progress, Quiet
@@ -49,6 +51,7 @@ class Results(msgspec.Struct):
         folder: the run's folder.
         plan: the plan, filled in.
         rows: the table; see ``metrics.Row``.
+        tables: the tables that the plan lays out.
         played: episodes played now.
         kept: episodes that were there already.
         missing: episodes of the plan without a finished record.
@@ -59,6 +62,7 @@ class Results(msgspec.Struct):
     folder: Path
     plan: ResolvedPlan
     rows: list[Row]
+    tables: list[Crosstab] = msgspec.field(default_factory=list)
     played: int = 0
     kept: int = 0
     missing: int = 0
@@ -153,6 +157,7 @@ class _Run:
                         f"({self.folder.damaged[0].detail})"
                     )
                 await self._play(policies, done, writer)
+                self.notes += settle_groups(self.folder, self.plan, writer)
             return self._finish(len(done))
         finally:
             self.folder.close()
@@ -212,7 +217,14 @@ def write_results(folder: RunFolder, plan: ResolvedPlan, notes: list[str]) -> Re
     found = {summary.id: summary for summary in folder.summaries()}
     summaries = [found[job.id] for job in plan.jobs() if job.id in found]
     done = sum(not summary.failed for summary in summaries)
-    results = Results(folder.path, plan, rows(summaries), missing=plan.total - done, notes=[*_left_out(plan), *_sizes(plan), *notes])
+    results = Results(
+        folder.path,
+        plan,
+        rows(summaries),
+        crosstabs(plan, summaries),
+        missing=plan.total - done,
+        notes=[*_left_out(plan), *_sizes(plan), *notes],
+    )
     at_once = sum(summary.overflow and summary.turns == 0 for summary in summaries)
     if at_once:
         results.notes.append(
@@ -228,7 +240,7 @@ def write_results(folder: RunFolder, plan: ResolvedPlan, notes: list[str]) -> Re
 def _report(folder: RunFolder, results: Results, summaries: list[Summary]) -> bytes:
     from .report import build_report
 
-    return build_report(results.plan, results.rows, summaries, folder.episodes, results.notes)
+    return build_report(results.plan, results.rows, results.tables, summaries, folder.episodes, results.notes)
 
 
 def metrics_json(results: Results) -> bytes:
@@ -239,9 +251,11 @@ def metrics_json(results: Results) -> bytes:
         "turngym": __version__,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "rows": results.rows,
+        "tables": results.tables,
         "notes": results.notes,
         "definitions": {name: definition.text for name, definition in DEFINITIONS.items()},
         "intervals": INTERVALS,
+        "spread": SPREAD,
         "plan": results.plan,
     }
     return msgspec.json.format(msgspec.json.encode(data), indent=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .crosstab import Crosstab
 from .definitions import DEFINITIONS
 from .metrics import Estimate, Row, show
 
@@ -69,6 +70,27 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
         columns.pop()
         table = _table(own, columns)
     console.print(table)
+
+
+def print_crosstab(table: Crosstab, console: Console) -> None:
+    """Print one of the tables that a plan lays out, its groups over its columns."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for name in table.keys:
+        shown.add_column(name, no_wrap=True)
+    last = None
+    for head in table.heads:
+        group, last = ("" if head.group == last else head.group), head.group
+        label = group if table.plain else f"{group}\n{head.label}" if table.grouped else head.label
+        shown.add_column(escape(label), justify="right", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*(escape(row.key(key)) for key in table.keys), *(cell.show(table.digits) for cell in row.cells))
+    console.print(f"[bold]{escape(table.title)}[/bold]")
+    console.print(shown)
+    if table.note:
+        console.print(table.note, style="dim", markup=False)
 
 
 def _table(rows: Sequence[Row], columns: Sequence[str]) -> Table:

@@ -28,7 +28,7 @@ def test_the_presets_are_there() -> None:
         ('envs = ["bandit"]\n[[policies]]\nkind = "model"\nbase-url = "x"', "Did you mean 'base_url'"),
         ('[[envs]]\nenv = "bandit"\nconfg = {}', "Did you mean 'config'"),
         ('envs = ["bandit"]\nepisodes = 0', "Expected `int` >= 1"),
-        ('envs = ["bandit"]\nspread = "random"', "Invalid enum value"),
+        ('envs = ["bandit"]\nspread = "evn"', "Invalid enum value"),
         ('policies = ["random"]', "missing required field `envs`"),
         ("envs = [", "Correct the TOML"),
     ],
