@@ -18,6 +18,11 @@ def masked(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask.bool(), x, x.new_zeros(()))
 
 
+def to_tokens(x_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the value of every row at its masked tokens and 0 elsewhere, shape (B, T)."""
+    return masked(x_B.unsqueeze(-1), mask_BT)
+
+
 def masked_sum(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Return the sum of ``x`` where ``mask`` is set; what lies outside may be NaN."""
     kept = masked(x, mask)

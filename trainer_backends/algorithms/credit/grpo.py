@@ -13,7 +13,11 @@ from torch import Tensor
 
 from ..parts import PartConfig, require
 from ..rows import Credit, Rows
-from ..tensors import Spread, dense, segment_sum, spread
+from ..tensors import Spread, dense, segment_sum, spread, to_tokens
+
+Normalise = Literal["std", "mean"]
+Over = Literal["rows", "trajectories"]
+Singleton = Literal["raw", "zero"]
 
 
 class Config(PartConfig, frozen=True):
@@ -27,9 +31,9 @@ class Config(PartConfig, frozen=True):
         epsilon: added to the standard deviation.
     """
 
-    normalise: Literal["std", "mean"] = "std"
-    over: Literal["rows", "trajectories"] = "rows"
-    singleton: Literal["raw", "zero"] = "raw"
+    normalise: Normalise = "std"
+    over: Over = "rows"
+    singleton: Singleton = "raw"
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -41,8 +45,10 @@ def grpo(
     groups_N: Tensor,
     trajectories_N: Tensor | None = None,
     *,
-    normalise: Literal["std", "mean"] = "std",
-    singleton: Literal["raw", "zero"] = "raw",
+    counted_N: Tensor | None = None,
+    normalise: Normalise = "std",
+    unbiased: bool = True,
+    singleton: Singleton = "raw",
     epsilon: float = 1e-6,
 ) -> Tensor:
     """Return the advantage of every score within its group, shape (N,).
@@ -51,13 +57,15 @@ def grpo(
         scores_N: float.
         groups_N: int; equal numbers share a group.
         trajectories_N: int; where given, the statistics count every trajectory once, by the mean of its scores.
+        counted_N: bool; scores that are part of the statistics; None for all.
         normalise: see :class:`Config`.
+        unbiased: the variance divides by n - 1 instead of n.
         singleton: see :class:`Config`.
         epsilon: see :class:`Config`.
 
     A group of equal scores gives exactly 0.
     """
-    group = spread(scores_N, groups_N) if trajectories_N is None else by_trajectory(scores_N, groups_N, trajectories_N)
+    group = group_spread(scores_N, groups_N, trajectories_N, counted_N=counted_N, unbiased=unbiased)
     centred = scores_N - group.mean
     values = centred / (group.std + epsilon) if normalise == "std" else centred
     # verl takes mean 0 and deviation 1 for a group of one.
@@ -65,23 +73,40 @@ def grpo(
     return torch.where(group.size == 1, raw if singleton == "raw" else torch.zeros_like(raw), values)
 
 
-def by_trajectory(scores_N: Tensor, groups_N: Tensor, trajectories_N: Tensor) -> Spread:
-    """Return the spread of every row's group over the mean scores of its trajectories."""
+def group_spread(
+    scores_N: Tensor,
+    groups_N: Tensor,
+    trajectories_N: Tensor | None = None,
+    *,
+    counted_N: Tensor | None = None,
+    unbiased: bool = True,
+) -> Spread:
+    """Return the spread of every row's group, over rows or (where trajectories are given) their mean scores."""
+    if trajectories_N is None:
+        return spread(scores_N, groups_N, unbiased=unbiased, counted_N=counted_N)
     index, size = dense(trajectories_N)
-    means = segment_sum(scores_N, index, size) / segment_sum(torch.ones_like(scores_N), index, size)
+    weights = torch.ones_like(scores_N) if counted_N is None else counted_N.to(scores_N.dtype)
+    count = segment_sum(weights, index, size)
+    means = segment_sum(scores_N * weights, index, size) / count.clamp_min(1)
     # Any row of a trajectory knows its group.
     groups = groups_N.new_zeros(size).index_copy_(0, index, groups_N)
-    return Spread(*(each[index] for each in spread(means, groups)))
+    return Spread(*(each[index] for each in spread(means, groups, unbiased=unbiased, counted_N=count > 0)))
 
 
-def advantages(config: Config, rows: Rows) -> Credit:
-    """Assign credit to a batch; needs token_rewards_BT, group_B (and trajectory_B for ``over = "trajectories"``)."""
-    values = grpo(
-        rows.scores_B("grpo"),
-        rows.need("group_B", "grpo"),
-        rows.need("trajectory_B", "grpo") if config.over == "trajectories" else None,
+def row_advantages(config: Config, rows: Rows, part: str) -> Tensor:
+    """Return the advantage of every row, shape (B,); ``part`` names who asks in errors."""
+    return grpo(
+        rows.scores_B(part),
+        rows.need("group_B", part),
+        rows.need("trajectory_B", part) if config.over == "trajectories" else None,
+        counted_N=rows.counted_B,
         normalise=config.normalise,
         singleton=config.singleton,
         epsilon=config.epsilon,
     )
-    return Credit(values.unsqueeze(-1) * rows.loss_mask_BT.to(values.dtype), details={"row_B": values})
+
+
+def advantages(config: Config, rows: Rows) -> Credit:
+    """Assign credit to a batch; needs token_rewards_BT, group_B (and trajectory_B for ``over = "trajectories"``)."""
+    values = row_advantages(config, rows, "grpo")
+    return Credit(to_tokens(values, rows.loss_mask_BT), details={"row_B": values})
