@@ -108,7 +108,7 @@ def discounted_sum(x_BT: Tensor, discount_BT: Tensor) -> Tensor:
     shape = (rows, count, step)
     padding = (0, count * step - width)
     y = torch.nn.functional.pad(x_BT, padding).reshape(shape).permute(2, 0, 1).contiguous()
-    factor = torch.nn.functional.pad(discount_BT.to(x_BT.dtype), padding).reshape(shape).permute(2, 0, 1).contiguous()
+    factor = torch.nn.functional.pad(discount_BT, padding).reshape(shape).permute(2, 0, 1).contiguous()
     for t in range(step - 2, -1, -1):
         y[t].addcmul_(factor[t], y[t + 1])
         factor[t].mul_(factor[t + 1])

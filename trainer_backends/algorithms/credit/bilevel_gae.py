@@ -64,7 +64,7 @@ def bilevel_gae(
     high = token_level.gae(turn_rewards(token_rewards_BT, ends, turns), values_BT, ends, gamma=gamma_turn, lam=lam)
     # A_k + V_k as reward and no next value: the error of a turn's last token is A_k itself.
     delta = torch.where(ends, high, gamma * following(values_BT, inside) - values_BT)
-    factor = torch.where(inside, gamma * lam, 1.0)
+    factor = torch.ones_like(delta).masked_fill(inside, gamma * lam)
     return masked(discounted_sum(masked(delta, inside), masked(factor, ~ends)), inside)
 
 

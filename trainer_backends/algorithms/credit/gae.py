@@ -45,7 +45,7 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, loss_mask_BT: Tensor, *, gamma: f
     inside = loss_mask_BT.bool()
     delta = rewards_BT + gamma * following(values_BT, inside) - values_BT
     # A masked entry hands on what it gets.
-    sums = discounted_sum(masked(delta, inside), torch.where(inside, gamma * lam, 1.0))
+    sums = discounted_sum(masked(delta, inside), torch.ones_like(delta).masked_fill(inside, gamma * lam))
     return masked(sums, inside)
 
 

@@ -51,9 +51,11 @@ def returns(
     """
     inside = loss_mask_BT.bool()
     if variant == "paper":
-        return discounted_sum(token_rewards_BT, torch.where(inside, gamma, 1.0))
-    # The next token's return counts only where that token is trained.
-    return discounted_sum(token_rewards_BT, gamma * inside.roll(-1, -1).to(token_rewards_BT.dtype))
+        discount = torch.ones_like(token_rewards_BT).masked_fill(inside, gamma)
+    else:
+        # The next token's return counts only where that token is trained.
+        discount = torch.zeros_like(token_rewards_BT).masked_fill(inside.roll(-1, -1), gamma)
+    return discounted_sum(token_rewards_BT, discount)
 
 
 def advantages(config: Config, rows: Rows) -> Credit:
