@@ -25,6 +25,7 @@ import msgspec
 from ...errors import InvalidRequest, nearest
 
 ENTRY: Mapping[str, str] = {
+    "signals": "make",
     "token_control": "make",
     "turn_control": "make",
     "rollout": "make",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..parts import PartConfig, require
 from ..rows import Rows, TokenLoss
-from ..tensors import masked_mean
+from ..tensors import masked, masked_mean
 
 MAX_LOG_RATIO = 20.0
 """verl's bound of the log ratio, so that no ratio overflows."""
@@ -24,8 +24,8 @@ class Config(PartConfig, frozen=True):
     Attributes:
         clip_low: the ratio is clipped at 1 - clip_low.
         clip_high: and at 1 + clip_high.
-        dual_clip: cap of the loss for negative advantages, in multiples of -A; above 1; None for none. 3 in verl and in
-            all forks of the papers.
+        dual_clip: cap of the loss for negative advantages, in multiples of -A; above 1; None (in a recipe: inf) for
+            none. 3 in verl and in all forks of the papers.
     """
 
     clip_low: float = 0.2
@@ -38,9 +38,9 @@ class Config(PartConfig, frozen=True):
         require(self.dual_clip is None or self.dual_clip > 1, "dual_clip must be greater than 1")
 
 
-def log_ratio(logprobs_BT: Tensor, old_logprobs_BT: Tensor) -> Tensor:
-    """Return logprobs - old_logprobs, bounded to ±20."""
-    return (logprobs_BT - old_logprobs_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+def log_ratio(logprobs_BT: Tensor, old_logprobs_BT: Tensor, loss_mask_BT: Tensor) -> Tensor:
+    """Return logprobs - old_logprobs, bounded to ±20, and 0 outside the mask, whatever stands there."""
+    return masked(logprobs_BT - old_logprobs_BT, loss_mask_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def ppo(
@@ -54,7 +54,7 @@ def ppo(
     dual_clip: float | None = 3.0,
 ) -> TokenLoss:
     """Return the loss of every token; arguments of shape (rows, tokens), settings as in :class:`Config`."""
-    difference = log_ratio(logprobs_BT, old_logprobs_BT)
+    difference = log_ratio(logprobs_BT, old_logprobs_BT, loss_mask_BT)
     ratio = difference.exp()
     return clipped(ratio, difference, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
 
@@ -69,10 +69,30 @@ def clipped(
     dual_clip: float | None,
 ) -> TokenLoss:
     """Return PPO's loss for any ratio; GSPO and ATPO give it those of whole rows and turns."""
-    free = -advantages_BT * ratio_BT
-    bound = -advantages_BT * ratio_BT.clamp(1 - clip_low, 1 + clip_high)
-    loss = torch.maximum(free, bound)
-    metrics = {"clip_fraction": masked_mean((bound > free).to(loss.dtype), loss_mask_BT)}
+    low, high = ratio_BT.new_tensor(1 - clip_low), ratio_BT.new_tensor(1 + clip_high)
+    return surrogate(ratio_BT, low, high, log_ratio_BT, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
+
+
+def surrogate(
+    ratio_BT: Tensor,
+    lower_BT: Tensor,
+    upper_BT: Tensor,
+    log_ratio_BT: Tensor,
+    advantages_BT: Tensor,
+    loss_mask_BT: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None,
+) -> TokenLoss:
+    """Return -A r with r replaced by ``lower_BT`` and ``upper_BT`` where PPO's pessimistic maximum takes its bounds.
+
+    That is where A < 0 and r < 1 - clip_low, and where A > 0 and r > 1 + clip_high. PPO gives constants; GPPO and AEPO
+    give bounds of the same value that keep a gradient.
+    """
+    below = (advantages_BT < 0) & (ratio_BT < 1 - clip_low)
+    above = (advantages_BT > 0) & (ratio_BT > 1 + clip_high)
+    loss = -advantages_BT * torch.where(below, lower_BT, torch.where(above, upper_BT, ratio_BT))
+    metrics = {"clip_fraction": masked_mean((below | above).to(loss.dtype), loss_mask_BT)}
     if dual_clip is not None:
         cap = -advantages_BT * dual_clip
         capped = (advantages_BT < 0) & (loss > cap)

@@ -1,0 +1,1 @@
+"""Diagnosis: metrics in, a verdict with its evidence out."""

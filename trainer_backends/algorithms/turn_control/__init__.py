@@ -1,0 +1,1 @@
+"""Turn control: whether to generate a turn again before it is executed."""
