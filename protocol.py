@@ -142,6 +142,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
         text: the state as text (render).
         png: the state as a base64 PNG (render).
         instructions: the rules as the player of this task must know them (render).
+        splits: split sizes, where settings were sent (create).
         error: RFC 9457 problem; then the other fields have no meaning.
     """
 
@@ -156,6 +157,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
     text: str | None = None
     png: str | None = None
     instructions: str | None = None
+    splits: dict[str, int] | None = None
     error: dict[str, Any] | None = None
 
 

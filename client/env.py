@@ -79,7 +79,7 @@ class AsyncEnvClient:
     @property
     def splits(self) -> Mapping[str, int]:
         """Split name -> number of tasks."""
-        return self.card.splits
+        return self.card.splits if self.session.splits is None else self.session.splits
 
     @property
     def separator(self) -> str | None:
@@ -110,9 +110,10 @@ class AsyncEnvClient:
         Raises:
             UnknownTask: no such split.
         """
-        if split not in self.card.splits:
-            raise UnknownTask(f"No split {split!r:.60}.", hint=nearest(str(split), self.card.splits))
-        return Tasks(split, range(self.card.splits[split]))
+        splits = self.splits
+        if split not in splits:
+            raise UnknownTask(f"No split {split!r:.60}.", hint=nearest(str(split), splits))
+        return Tasks(split, range(splits[split]))
 
     # What the hub does -----------------------------------------------------------------------------
 

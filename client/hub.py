@@ -249,6 +249,8 @@ class AsyncHub:
     async def _create(self, origin: Origin, n: int) -> list[Session]:
         sessions = [Session(origin) for _ in range(n)]
         replies = await self._ask("create", [session.create_item() for session in sessions])
+        for session, reply in zip(sessions, replies, strict=True):
+            session.splits = reply.splits
         return await self._adopt(sessions, replies)
 
     async def _adopt(self, sessions: list[Session], replies: list[Reply]) -> list[Session]:

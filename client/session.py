@@ -51,6 +51,7 @@ class Session:
         anchor: key of the state now.
         busy: a request of this session is under way.
         closed: its client closed it.
+        splits: split sizes of its environment, None where they are those of the card.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Session:
         "observation",
         "origin",
         "seed",
+        "splits",
         "step_index",
         "steps",
         "task",
@@ -85,6 +87,7 @@ class Session:
         self.anchor = ""
         self.busy = False
         self.closed = False
+        self.splits: dict[str, int] | None = None
         self._chain: int | None = None
 
     def create_item(self) -> Create:
@@ -163,6 +166,7 @@ class Session:
         twin.task, twin.task_type, twin.seed, twin.log = self.task, self.task_type, self.seed, list(self.log)
         twin.step_index, twin.steps, twin.done = self.step_index, self.steps, self.done
         twin.observation, twin.anchor, twin._chain = self.observation, self.anchor, self._chain
+        twin.splits = self.splits
         if seed is not None:
             twin.reseeded(seed)
         return twin

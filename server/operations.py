@@ -58,7 +58,7 @@ def create(hub: Hub, item: Create, account: Account, link: Link | None) -> Slot:
     if not new:
         return _again(hub, session)
     job = partial(_made, item.env, item.level, item.config, item.turn, seeding if item.reset else None)
-    return hub.start(session, job, partial(_adopt, session))
+    return hub.start(session, job, partial(_created if item.config else _adopt, session))
 
 
 def _made(
@@ -79,6 +79,12 @@ def _adopt(session: Session, made: work.Made, seconds: float) -> Reply:
     session.last_action = made.last_action
     if made.outcome is not None:
         session.last = _checked_reply(session, made.outcome, made.steps)
+    return session.last
+
+
+def _created(session: Session, made: work.Made, seconds: float) -> Reply:
+    """Adopt an environment whose settings may give it other tasks than its card lists."""
+    session.last = msgspec.structs.replace(_adopt(session, made, seconds), splits=dict(made.env.splits))
     return session.last
 
 

@@ -22,9 +22,10 @@ WORLD = "old"
 class Tally(TextEnv):
     """Shows all actions so far. "slow" takes half a second after a line is written to ``marker``; "break" raises."""
 
-    def __init__(self, *, marker: str = "", **base: Any) -> None:
+    def __init__(self, *, marker: str = "", size: int = 256, **base: Any) -> None:
         super().__init__(**base)
         self.marker = marker
+        self.splits = {"train": 100_000, "test": size}  # type: ignore[misc]
 
     @property
     def instructions(self) -> str:

@@ -14,6 +14,8 @@ from gymnasium.utils.env_checker import check_env
 
 import turngym
 from turngym.client.connect import connect_async
+from turngym.client.evaluation.plan import EvalPlan, resolve
+from turngym.client.sources import HubSource
 from turngym.envs.presets import EnvPreset
 from turngym.errors import (
     EnvironmentFailed,
@@ -139,6 +141,20 @@ def test_a_task_may_be_named_in_every_way(url: str) -> None:
     assert env.seed == 1
     assert list(env.tasks("test"))[7] == "test/7" and len(env.tasks("train")) == env.splits["train"]
     env.close()
+
+
+async def test_tasks_are_those_of_the_settings(url: str) -> None:
+    env = turngym.connect(url, "tally", size=3)
+    assert list(env.tasks("test")) == ["test/0", "test/1", "test/2"] and env.splits["test"] == 3
+    env.reset(seed=0, options={"task": "test/2"})
+    assert env.fork().splits == env.splits
+    env.close()
+    with pytest.raises(InvalidRequest, match="tally"):
+        turngym.connect(url, "tally", siez=3)
+    plan = EvalPlan(envs=["tally"], policies=["random"], level="text", config={"size": 3})
+    source = HubSource(url)
+    assert (await resolve(plan, source)).sizes == {"tally": {"test": 3}}
+    await source.aclose()
 
 
 def test_resets_without_a_seed_follow_from_the_last_seed(url: str) -> None:
