@@ -1,37 +1,27 @@
 """Drive the stock ALFWorld engine and ours side by side: the same random commands, the same answers; and their speed.
 
-Needs the ``alfworld`` package (its planner is built on installation and is GPLv3: the package stays optional) and the
-games in TURNGYM_DATA. Run: ``python tests/oracles/alfworld_stock.py [official games] [procedural games] [steps]``.
+Run: ``make alfworld-test``, which sets up an environment with the ``alfworld`` package (its planner is built on
+installation and is GPLv3: the package stays optional), or with an interpreter that has it
+``python tests/oracles/alfworld_stock.py [official games] [procedural games] [steps]``. The games are those of
+TURNGYM_DATA or of ``turngym data``.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from turngym.client.bench.stock_alfworld import stock_engine
 from turngym.envs.alfworld.data import SPLITS, TASK_TYPES, GameFile, data_folder, open_splits, save_game, texts_of
 from turngym.envs.alfworld.engine import NOTHING_HAPPENS, Game
 from turngym.envs.alfworld.env import HELD_OUT
 from turngym.envs.alfworld.procedural import splits as procedural_splits
 
 NONSENSE = ["", "LOOK", "xyzzy", "go to nowhere 9", "take apple 1", "examine", "go to", "{r.name}", "look.", "a" * 300]
-
-
-def stock_engine(path: Path) -> Any:
-    """Return the stock engine with a game loaded, names as ALFWorld shows them."""
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld import EnvInfos
-    from textworld.envs import PddlEnv
-
-    engine = AlfredDemangler(PddlEnv(EnvInfos(won=True, admissible_commands=True)))
-    engine.load(str(path))
-    return engine
 
 
 def chosen(draw: random.Random, commands: list[str], plan: list[str]) -> str:
@@ -122,8 +112,8 @@ def main(official: int = 210, procedural: int = 30, steps: int = 20, seed: int =
     except ImportError:
         print("skipped: pip install alfworld")
         return 0
-    if not os.environ.get("TURNGYM_DATA"):
-        print("skipped: TURNGYM_DATA names no folder")
+    if data_folder(None) is None:
+        print("skipped: no official games; set TURNGYM_DATA, or run: turngym data add alfworld FOLDER")
         return 0
     draw, clock, failed = random.Random(seed), Clock(), 0
     with tempfile.TemporaryDirectory() as folder:
