@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -22,6 +23,22 @@ def test_the_demo_evaluates_everything_through_a_hub_of_its_own(
     assert re.findall(r"^  \S*turngym (\w+)", shown, re.MULTILINE) == ["play", "serve", "eval"]
     rows = json.loads((folder / "metrics.json").read_text())["rows"]
     assert {row["env"] for row in rows} == set(playable()) and {row["policy"] for row in rows} == {"expert", "random"}
+
+
+def test_what_the_machine_lacks_is_left_out_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TURNGYM_DATA", "ALFWORLD_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    if importlib.util.find_spec("alfworld"):
+        pytest.skip("extra: the package alfworld is installed here, so that nothing is missing")
+    assert main(["demo", "--episodes", "1", "--out", str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Note: alfworld was left out: The data set alfworld-texts is not on this machine. Run: turngym data" in shown
+    envs = {row["env"] for row in json.loads((tmp_path / "run" / "metrics.json").read_text())["rows"]}
+    assert "alfworld" not in envs and {"sokoban", "webshop"} <= envs
 
 
 def test_a_hub_that_does_not_start_is_named(

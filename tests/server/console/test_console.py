@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from turngym.envs import registry
 from turngym.envs.registry import specs
 
 pytestmark = [pytest.mark.browser, pytest.mark.needs("chromium")]
@@ -40,6 +41,26 @@ def test_every_environment_is_listed_with_its_documentation(console: Any) -> Non
         assert expected in page
     console.click(".row a", "Play")
     console.find(".setup")
+
+
+def test_what_an_environment_lacks_is_named_in_place_of_its_game(
+    browser: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = registry.EnvSpec("lacking", "turngym_no_such_module:Env", "What cannot be had here", hidden=True)
+    monkeypatch.setitem(registry._registry, "lacking", spec)
+    with serve(envs=("bandit", "lacking")) as url:
+        browser.errors()
+        browser.visit(url)
+        card = browser.find(".card", "What cannot be had here")
+        assert "turngym_no_such_module" in card.text and "Play" not in card.text
+        browser.click(".card h2 a", "lacking")
+        assert "turngym_no_such_module" in browser.find(".notice").text
+        browser.go("/play")
+        browser.find(".setup")
+        assert [option.text for option in browser.all("select[name=env] option, .setup option")].count("lacking") == 0
+        browser.go("/play/lacking")
+        assert "turngym_no_such_module" in browser.find(".problem", "cannot be played").text
+        assert browser.errors() == []
 
 
 def test_the_python_snippet_works(console: Any) -> None:
