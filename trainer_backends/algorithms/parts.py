@@ -30,6 +30,7 @@ ENTRY: Mapping[str, str] = {
     "turn_control": "make",
     "rollout": "make",
     "filters": "keep",
+    "rewards": "shape",
     "credit": "advantages",
     "shaping": "shape",
     "losses": "token_loss",

@@ -95,11 +95,13 @@ def spread(x_N: Tensor, ids_N: Tensor, *, unbiased: bool = True, counted_N: Tens
     return Spread(mean[index], std[index], count[index])
 
 
+@torch.no_grad()
 def discounted_sum(x_BT: Tensor, discount_BT: Tensor) -> Tensor:
     """Return y with y_t = x_t + discount_t * y_(t+1) in every row, y being 0 after the last column.
 
     The row is cut into about sqrt(T) stretches: all are summed at once, then the sums are carried from stretch to
-    stretch. That takes 2 sqrt(T) steps on many numbers each, where a plain loop takes T steps on few.
+    stretch. That takes 2 sqrt(T) steps on many numbers each, where a plain loop takes T steps on few. Not
+    differentiable: credit is a constant to the loss.
     """
     rows, width = x_BT.shape
     step = max(1, math.isqrt(width))

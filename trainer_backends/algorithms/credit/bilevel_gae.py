@@ -83,7 +83,7 @@ def turn_rewards(token_rewards_BT: Tensor, ends_BT: Tensor, turns_BT: Tensor) ->
 def advantages(config: Config, rows: Rows) -> Credit:
     """Assign credit to a batch of trajectory rows; needs token_rewards_BT, values_BT and turn_ids_BT."""
     part = "bilevel-gae"
-    values = rows.need("values_BT", part)
+    values = rows.need("values_BT", part).detach()
     raw = bilevel_gae(
         rows.need("token_rewards_BT", part),
         values,

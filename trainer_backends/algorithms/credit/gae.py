@@ -57,6 +57,6 @@ def credit(raw_BT: Tensor, values_BT: Tensor, loss_mask_BT: Tensor, whiten: bool
 
 def advantages(config: Config, rows: Rows) -> Credit:
     """Assign credit to a batch; needs token_rewards_BT and values_BT."""
-    rewards, values = rows.need("token_rewards_BT", "gae"), rows.need("values_BT", "gae")
+    rewards, values = rows.need("token_rewards_BT", "gae"), rows.need("values_BT", "gae").detach()
     raw = gae(rewards, values, rows.loss_mask_BT, gamma=config.gamma, lam=config.lam)
     return credit(raw, values, rows.loss_mask_BT, config.whiten)

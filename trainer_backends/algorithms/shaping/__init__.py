@@ -1,0 +1,1 @@
+"""Advantage shaping, after credit and before the loss: rows and advantages in, advantages out."""
