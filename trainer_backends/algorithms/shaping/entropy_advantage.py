@@ -4,9 +4,9 @@ A' = A (1 + weight z), z being the token's entropy less the mean over the group'
 deviation. Algorithm 2 of the paper writes A (1 + z)^weight instead; eq. 11 is what the code does, and what is here.
 
 The released code takes the statistics over whatever is in the micro-batch (``over = "batch"``, on such a micro-batch),
-lets the factor turn an advantage round where z < -1 / weight (``min_factor = -inf``), and returns NaN for a single token
-and noise for constant entropies. It also skips the step without a word where no entropies were computed, which was so
-in every published run. Here missing entropies are an error.
+lets the factor turn an advantage round where z < -1 / weight (``min_factor = -inf``), and returns NaN for a single
+token and noise for constant entropies. It also skips the step without a word where no entropies were computed, which
+was so in every published run. Here missing entropies are an error.
 """
 
 from __future__ import annotations
