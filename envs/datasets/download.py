@@ -107,7 +107,8 @@ class _Source:
 
     def fetch(self) -> Fetched:
         """Fetch until it is whole and right, or no attempt brings anything new."""
-        failures, most, mixed, again = 0, self._have(), False, False
+        failures = attempts = 0
+        most, mixed, again = self._have(), False, False
         while True:
             start, headers = self._resume()
             try:
@@ -116,9 +117,14 @@ class _Source:
                 digest = self._digest()
             except (_Passing, httpx.TransportError) as error:
                 have = self._have()
-                failures, most = (0, have) if have > most else (failures + 1, most)
+                if have > most:
+                    failures, attempts, most = 0, 0, have
+                attempts += 1
+                # A server that was never reached is most likely not there at all.
+                failures += 2 if isinstance(error, httpx.ConnectError) and not have else 1
                 if failures >= TRIES:
-                    raise DownloadFailed(f"{str(error) or type(error).__name__}, {TRIES} times in a row.") from error
+                    what = str(error) or type(error).__name__
+                    raise DownloadFailed(f"{what}, {attempts} times in a row.") from error
                 wait = getattr(error, "wait", None)
                 self.pause(min(LONGEST_PAUSE_S, 2.0 ** max(0, failures - 1) if wait is None else wait))
                 continue
@@ -130,7 +136,7 @@ class _Source:
             if again or not mixed:
                 raise DownloadFailed(f"its SHA-256 is {digest}, not {self.file.sha256}: it is another file.")
             # The pieces of several runs may not belong together: once more, in one piece.
-            again = True
+            again, most = True, 0
 
     def _have(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0

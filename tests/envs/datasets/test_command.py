@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from turngym.cli import main
+from turngym.envs import registry
 from turngym.envs.datasets import sets, store
 
 Capture = pytest.CaptureFixture[str]
@@ -83,7 +84,10 @@ def test_a_listing_of_environments_names_what_is_missing(data_home: Path, capsys
     assert "turngym data fetch alfworld-texts" in capsys.readouterr().err
 
 
-def test_an_evaluation_of_all_leaves_out_by_name(data_home: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_an_evaluation_of_all_leaves_out_by_name(
+    data_home: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registry", {name: registry.get_spec(name) for name in ("alfworld", "bandit")})
     out = str(tmp_path / "run")
     assert main(["eval", "--env", "all", "--policy", "random", "--episodes", "1", "--quiet", "--out", out]) == 0
     shown = " ".join(capsys.readouterr().out.split())

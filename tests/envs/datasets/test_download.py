@@ -161,9 +161,9 @@ def test_passing_trouble_is_waited_out_and_the_rest_is_not(
 
 def test_no_server(get: Get, site: Any, waits: list[float]) -> None:
     site.server.server_close()
-    with pytest.raises(DownloadFailed, match="times in a row"):
+    with pytest.raises(DownloadFailed, match="3 times in a row"):
         get("a")
-    assert len(waits) == TRIES - 1
+    assert len(waits) == 2
 
 
 def test_no_room(site: Any, get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
