@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ....errors import InvalidRequest
 from ..parts import PartConfig, require
-from ._verdict import Verdict, limit
+from ..verdict import Verdict, limit
 
 
 class Config(PartConfig, frozen=True):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..parts import PartConfig, require
 from ..rows import Rows
 from ..tensors import masked, segment_sum, turn_segments
-from ._verdict import Evidence, Verdict
+from ..verdict import Evidence, Verdict
 
 
 class Config(PartConfig, frozen=True):

@@ -2,7 +2,8 @@
 
 s = exp(mean over the row's trained tokens of logprob - old_logprob); every token carries s in the forward pass and its
 own log-probability in the backward pass (GSPO-token), so an unclipped token has the gradient -A s grad logprob.
-Clipping is PPO's, with bounds two orders of magnitude tighter. The paper averages tokens within rows, then rows (``AGGREGATION``).
+Clipping is PPO's, with bounds two orders of magnitude tighter. The paper averages tokens within rows, then rows
+(``AGGREGATION``).
 """
 
 from __future__ import annotations
