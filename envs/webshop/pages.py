@@ -17,7 +17,7 @@ from .shop import DONE, INDEX, ITEM, SEARCH, Shop, State
 TEXT, BUTTON, OPTION, LINK = range(4)
 Node = tuple[int, str]
 
-_SPACES = " \n\t\f\r"
+SPACES = " \n\t\f\r"
 _HEAD: list[Node] = [(TEXT, "Instruction:")]
 _BACK: Node = (BUTTON, "Back to Search")
 _PREV: Node = (BUTTON, "< Prev")
@@ -81,7 +81,7 @@ def nodes_of(shop: Shop, state: State, instruction: str) -> list[Node]:
 
 def _texts(*texts: str) -> Iterator[Node]:
     for text in texts:
-        if text.strip(_SPACES):
+        if text.strip(SPACES):
             yield TEXT, text
         elif text and "\n" not in text:
             yield TEXT, " "

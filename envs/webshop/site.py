@@ -199,7 +199,7 @@ class Site:
         """Search for what was typed."""
         query = next((value for name, value in await fields_of(request) if name == "search_query"), "")
         # An action's argument ends its line and begins at the last bracket.
-        return await self._act(request, f"search[{' '.join(query.replace('[', ' ').splitlines())}]")
+        return await self._act(request, f"search[{query.translate(_BREAKS)}]")
 
     async def click(self, request: Request) -> Response:
         """Press a button, follow a product's link or choose a value: the one field that is sent says which."""
@@ -212,6 +212,9 @@ class Site:
         session, step = request.path_params["session"], request.path_params["step"]
         reply = await self._do(request, "step", Step(session, action, step))
         return redirect(f"../{reply.step_index}")
+
+
+_BREAKS = str.maketrans("[\n", "  ")
 
 
 def _value(text: str) -> Any:

@@ -8,6 +8,7 @@ it, and on the pages of an unfinished episode only in attributes. Hence no white
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -264,7 +265,7 @@ def login_page(version: str, then: str, problem: str = "") -> str:
 
 def problem_page(problem: Mapping[str, Any], up: str, version: str, back: str = "") -> str:
     """Return the page for an error; ``back`` is where a person may go on, "" for nowhere but the start."""
-    title, code = str(problem.get("title", "")), text(problem.get("code", ""))
+    title = str(problem.get("title", ""))
     go_on = f'<a class="again" href="{text(back)}">Go on where the shop stands</a> ' if back else ""
     return document(
         title,
@@ -273,7 +274,7 @@ def problem_page(problem: Mapping[str, Any], up: str, version: str, back: str = 
         f'<p>{go_on}<a class="again" href="{up or "./"}">Other tasks</a></p></main>',
         up,
         version,
-        f' data-code="{code}"',
+        f' data-problem="{text(json.dumps(problem))}"',  # for programs
     )
 
 
