@@ -116,6 +116,13 @@ _ROWS = [
         f"{_ENVS}.webshop.env:WebShop",
         "Find and buy the product that an instruction asks for",
     ),
+    # Hidden: ten steps a second at best, so that whole-registry runs leave it out unless it is named.
+    EnvSpec(
+        "webshop-browser",
+        f"{_ENVS}.webshop.browser:WebShopBrowser",
+        "WebShop as a website, driven in a real Chromium",
+        hidden=True,
+    ),
 ]
 _registry: dict[str, EnvSpec] = {row.id: row for row in _ROWS}
 _plugins_loaded = False
