@@ -21,7 +21,9 @@ from turngym.envs.turn.env import TurnEnv
 from turngym.envs.turn.prompts import STYLES
 from turngym.errors import EpisodeOver, InvalidRequest, NotReset, UnknownTask
 
-IDS = list(specs())
+# Ten steps a second: run with `-m browser_contract`; by default test_browser.py compares it with the text environment.
+IN_A_BROWSER = pytest.param("webshop-browser", marks=[pytest.mark.browser_contract, pytest.mark.needs("chromium")])
+IDS = [*specs(), IN_A_BROWSER]
 NONSENSE = ["", " ", "xyzzy", "||", "Left ||", "\x00", "\ud800", "é😀", "a" * 5000, "{}", "<action>go</action>"]
 
 
