@@ -44,4 +44,4 @@ def settle_groups(folder: RunFolder, plan: ResolvedPlan, writer: EpisodeWriter) 
                     writer.write(after)
     names = sorted({hook.name for own in hooks.values() for hook in own})
     missing = len(open_groups)
-    return [f"{missing} groups are not complete and lack the reward of {', '.join(names)}"] if missing else []
+    return [f"{missing} group(s) are not complete and lack the reward of {', '.join(names)}"] if missing else []

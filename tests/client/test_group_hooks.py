@@ -72,7 +72,7 @@ def test_a_complete_group_gets_its_length_rewards(tmp_path: Path) -> None:
 
 def test_a_group_waits_for_its_failed_member(tmp_path: Path) -> None:
     results = run(tmp_path, Talker(fails=True))
-    assert any("1 groups are not complete and lack the reward of length" in note for note in results.notes)
+    assert any("1 group(s) are not complete and lack the reward of length" in note for note in results.notes)
     done = [e for e in latest(tmp_path).values() if e.task == "test/0" and e.status != "failed"]
     assert len(done) == 2 and all("length" not in episode.turns[-1].rewards for episode in done)
     check([e for e in latest(tmp_path).values() if e.task == "test/1"])
