@@ -29,6 +29,8 @@ from ..slots import Field
 from ..thinking import BUDGET, STAGNATION, Control, Decision, Rule, Step, ThinkingConfig
 from ..uncertainty import Signal
 
+REQUIRES = ("signal",)
+
 
 class Config(ThinkingConfig, frozen=True):
     r"""Settings; the tags are explained at :class:`ThinkingConfig`.

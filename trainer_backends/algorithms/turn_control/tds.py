@@ -27,6 +27,8 @@ from ....errors import InvalidRequest, MissingInput
 from ..parts import PartConfig, require
 from ..uncertainty import Mean, turn_signal
 
+REQUIRES = ("signal",)
+
 
 class Config(PartConfig, frozen=True):
     """Settings; None takes the variant's own value.
