@@ -116,6 +116,11 @@ _ROWS = [
         f"{_ENVS}.webshop.env:WebShop",
         "Find and buy the product that an instruction asks for",
     ),
+    EnvSpec(
+        "scienceworld",
+        f"{_ENVS}.scienceworld.env:ScienceWorld",
+        "Do elementary science experiments in a simulated house",
+    ),
     # Hidden: ten steps a second at best, so that whole-registry runs leave it out unless it is named.
     EnvSpec(
         "webshop-browser",
