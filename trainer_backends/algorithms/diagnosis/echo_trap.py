@@ -1,9 +1,10 @@
 """The Echo Trap: collapse of multi-turn RL into repeated templates, and its early signs (RAGEN, section 4.1).
 
-RAGEN reads two direct signs, a fall of the mean reward and spikes of the gradient norm, and early signs that come before
-them: the deviation of rewards within groups and the entropy, which break away from their course; replies that grow
-short and repeat themselves (finding 2, table 4). It gives no thresholds; those of :class:`Config` are ours. Medians over
-windows of steps are compared, so that single outliers move nothing but the gradient's sign, which looks for them.
+RAGEN reads two direct signs, a fall of the mean reward and spikes of the gradient norm, and early signs that come
+before them: the deviation of rewards within groups and the entropy, which break away from their course; replies that
+grow short and repeat themselves (finding 2, table 4). It gives no thresholds; those of :class:`Config` are ours.
+Medians over windows of steps are compared, so that single outliers move nothing but the gradient's sign, which looks
+for them.
 
 Verdict: "collapse" with a direct and an early sign, "warning" with a sign of either sort alone, "fine" with none,
 "unknown" where no series is long enough.
