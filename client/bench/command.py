@@ -27,9 +27,9 @@ TITLES = {
     "costs": "The hub's processor time per step, 64 sessions over native WebSockets, in microseconds",
     "clients": "Our own client, 1 KB echo",
     "memory": "Idle sessions, reset, in one hub process",
-    "webshop": "WebShop in process; searches and steps in processor time, the rest on the clock",
+    "webshop": "WebShop in process, in processor time; the start on the clock",
     "webshop_policies": "What simple policies reach in WebShop, test split",
-    "alfworld": "ALFWorld in process, steps in processor time; the stock engine on games just played",
+    "alfworld": "ALFWorld in process, in processor time; the stock engine on games just played",
 }
 
 

@@ -1,8 +1,8 @@
 """Measurements of the text worlds: WebShop at any size, and ALFWorld beside the stock engine.
 
 What takes memory or needs a cold start is measured in processes of its own: ``python -m turngym.client.bench.worlds``
-with the name of a measurement and its settings as JSON prints one row. Steps and searches are counted in processor
-time, which other work on the machine disturbs least; builds, starts and loads in time on the clock.
+with the name of a measurement and its settings as JSON prints one row. Times are processor time, which other work on
+the machine disturbs least; only the start of a shop, which waits for the disk, is on the clock.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def _measured(measurement: str, config: Row, seconds: float, cache: str) -> Row:
 
 def built(config: Row, seconds: float) -> Row:
     """Make the shop for the first time."""
-    start = time.perf_counter()
+    start = time.process_time()
     make("webshop", **config)
-    elapsed = time.perf_counter() - start
+    elapsed = time.process_time() - start
     files = [path for path in Path(os.environ["XDG_CACHE_HOME"]).rglob("*") if path.is_file()]
     return {
         "build_s": elapsed,
@@ -111,10 +111,7 @@ def started(config: Row, seconds: float) -> Row:
 def _search_seconds(env: TextEnv, task: str) -> float:
     """Return the processor time of the step that searches for a task's whole request."""
     observation, _ = env.reset(seed=0, options={"task": task})
-    action = f"search[{_request(observation)}]"
-    start = time.process_time()
-    env.step(action)
-    return time.process_time() - start
+    return _seconds(env.step, f"search[{_request(observation)}]")
 
 
 def _request(observation: str) -> str:
@@ -123,9 +120,9 @@ def _request(observation: str) -> str:
 
 
 def _seconds(call: Callable[..., object], *args: Any) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     call(*args)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def _memory(field: str) -> float:
