@@ -38,10 +38,11 @@ class Cell(msgspec.Struct, omit_defaults=True):
 
 
 class Head(msgspec.Struct, omit_defaults=True):
-    """Heading of one column: its number's, under that of its group ("" for none)."""
+    """Heading of one column: its number's, under that of its group ("" for none); digits after the point."""
 
     label: str
     group: str = ""
+    digits: int = 1
 
 
 class TableRow(msgspec.Struct, omit_defaults=True):
@@ -58,12 +59,11 @@ class TableRow(msgspec.Struct, omit_defaults=True):
 
 
 class Crosstab(msgspec.Struct, omit_defaults=True):
-    """A finished table; ``digits`` and ``note`` as in its layout."""
+    """A finished table."""
 
     title: str
     heads: list[Head]
     rows: list[TableRow]
-    digits: int
     note: str = ""
 
     @property
@@ -72,6 +72,10 @@ class Crosstab(msgspec.Struct, omit_defaults=True):
         several = len({row.env for row in self.rows}) > 1
         down = any(row.group for row in self.rows)
         return [*(["environment"] if several else []), "policy", *(["group"] if down else [])]
+
+    def texts(self, row: TableRow) -> list[str]:
+        """Return a row's cells as people read them."""
+        return [cell.show(head.digits) for cell, head in zip(row.cells, self.heads, strict=True)]
 
     @property
     def grouped(self) -> bool:
@@ -108,8 +112,8 @@ def _crosstab(layout: Layout, plan: ResolvedPlan, summaries: Sequence[Summary]) 
             ]
             if own:
                 rows.append(TableRow(*owner, cells, name))
-    heads = [Head(column.heading, name) for name, _ in across for column in layout.columns]
-    return Crosstab(layout.title, heads, rows, layout.digits, layout.note)
+    heads = [Head(column.heading, name, column.shown(layout.digits)) for name, _ in across for column in layout.columns]
+    return Crosstab(layout.title, heads, rows, layout.note)
 
 
 def _groups(

@@ -13,6 +13,7 @@ from .definitions import DEFINITIONS
 
 REWARD = "reward."
 ALL_GROUPS = "*"
+Digits = Annotated[int, msgspec.Meta(ge=0, le=6)]
 Grouping = Literal["", "split", "task_type"]
 _UNKNOWN_VALUES = ("components", "info")  # these hold several numbers; their members are named instead
 
@@ -25,12 +26,14 @@ class Column(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
             "info.PATH" for a number in an episode's last info, for example "info.reward_parts.r_type".
         label: heading; the number's own by default.
         scale: factor; the papers print shares and scores times 100.
+        digits: digits after the point; the table's by default, none for counts.
         absent: an episode whose last info lacks the number is left out of its mean ("skip") or counts as 0 ("zero").
     """
 
     value: str
     label: str = ""
     scale: float = 1.0
+    digits: Digits | None = None
     absent: Literal["skip", "zero"] = "skip"
 
     @property
@@ -38,6 +41,13 @@ class Column(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         """The heading."""
         known = DEFINITIONS.get(self.value)
         return self.label or (known.label if known else self.value.rpartition(".")[2])
+
+    def shown(self, digits: int) -> int:
+        """Return the digits after the point in a table that shows ``digits``."""
+        if self.digits is not None:
+            return self.digits
+        known = DEFINITIONS.get(self.value)
+        return 0 if known is not None and known.unit == "count" else digits
 
 
 class Layout(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -61,7 +71,7 @@ class Layout(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     down: Grouping = ""
     names: dict[str, str] = msgspec.field(default_factory=dict)
     splits: list[str] = msgspec.field(default_factory=list)
-    digits: Annotated[int, msgspec.Meta(ge=0, le=6)] = 1
+    digits: Digits = 1
     note: str = ""
 
 

@@ -252,8 +252,8 @@ def _crosstab(table: Crosstab, policies: Sequence[str]) -> str:
         swatch = f'<i class="swatch {charts.colour(policies.index(row.policy))}"></i>'
         cells = [f"<td class='key'>{swatch * (key == 'policy')}{escape(row.key(key))}</td>" for key in table.keys]
         cells += [
-            f'<td{edge} title="{cell.episodes:,} episodes">{cell.show(table.digits)}</td>'
-            for edge, cell in zip(edges, row.cells, strict=True)
+            f'<td{edge} title="{cell.episodes:,} episodes">{text}</td>'
+            for edge, cell, text in zip(edges, row.cells, table.texts(row), strict=True)
         ]
         body.append(f"<tr>{''.join(cells)}</tr>")
     return f"<table class='paper'><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"

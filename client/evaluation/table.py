@@ -86,7 +86,7 @@ def print_crosstab(table: Crosstab, console: Console) -> None:
         label = group if table.plain else f"{group}\n{head.label}" if table.grouped else head.label
         shown.add_column(escape(label), justify="right", no_wrap=True)
     for row in table.rows:
-        shown.add_row(*(escape(row.key(key)) for key in table.keys), *(cell.show(table.digits) for cell in row.cells))
+        shown.add_row(*(escape(row.key(key)) for key in table.keys), *table.texts(row))
     console.print(f"[bold]{escape(table.title)}[/bold]")
     console.print(shown)
     if table.note:

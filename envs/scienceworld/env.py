@@ -48,7 +48,8 @@ class ScienceWorld(TextEnv):
 
     The observation is the simulator's text. A task is over when the simulator says so, with a score of up to 100
     points; a wrong decision (focusing on a wrong object) gives -100 and ends it too. ``info["score_points"]`` is the
-    simulator's score, ``info["score"]`` a hundredth of it and at least 0.
+    simulator's score, ``info["score"]`` a hundredth of it and at least 0; ``info["released_success"]`` tells whether
+    RLVMR's code would count the task as solved.
 
     Needs the ``scienceworld`` package and a Java; ``pool`` in ``simulation`` says what can be set.
 
@@ -179,6 +180,7 @@ class ScienceWorld(TextEnv):
             "variation": self._variation,
             "score_points": answer.points,
             "moves": answer.moves,
+            "released_success": answer.completed and answer.points > 0,
         }
 
     def task_type(self) -> str:

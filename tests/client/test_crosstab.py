@@ -95,6 +95,12 @@ async def test_numbers_of_the_last_info_and_of_reward_components() -> None:
     assert [head.label for head in table.heads] == ["a", "a", "a", "hook", "none"]
 
 
+async def test_digits() -> None:
+    columns = [Column("success"), Column("episodes"), Column("turns", digits=0)]
+    (table,) = crosstabs(await plan(Layout("t", columns, digits=3)), [played("test/0", turns=3)])
+    assert table.texts(table.rows[0]) == ["1.000", "1", "3"]
+
+
 async def test_the_spread_is_that_of_the_seeds() -> None:
     layout = Layout("t", [Column("success", scale=100)])
     # Two attempts with each of three seeds: means 100, 50 and 0.
@@ -105,7 +111,7 @@ async def test_the_spread_is_that_of_the_seeds() -> None:
     (alone,) = crosstabs(await plan(layout, pass_k=6), found)
     assert alone.rows[0].cells == [Cell(50.0, None, 6)]
     (own,) = crosstabs(await plan(seeds=2, pass_k=3), found)
-    assert own.heads[0] == Head("success (%)") and own.title == "Over the seeds"
+    assert own.heads[0] == Head("success (%)", digits=2) and own.title == "Over the seeds"
     assert crosstabs(await plan(), found) == []
 
 
@@ -133,14 +139,14 @@ def test_numbers_in_an_info() -> None:
 
 def test_a_table_in_the_terminal() -> None:
     cells = [Cell(99.25), Cell(0.0), Cell()]
-    heads = [Head("succ.", "L0"), Head("invalid", "L0"), Head("succ.", "L1")]
-    table = Crosstab("Title [1]", heads, [TableRow("e", "[b]p[/b]", cells)], digits=1, note="A [note].")
+    heads = [Head("succ.", "L0"), Head("invalid", "L0", 3), Head("succ.", "L1")]
+    table = Crosstab("Title [1]", heads, [TableRow("e", "[b]p[/b]", cells)], note="A [note].")
     console = Console(file=io.StringIO(), width=80)
     print_crosstab(table, console)
     title, groups, labels, row, note = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert (title, note) == ("Title [1]", "A [note].")
     assert groups.split() == ["L0", "L1"] and labels.split() == ["policy", "succ.", "invalid", "succ."]
-    assert row.split() == ["[b]p[/b]", "99.2", "0.0", "–"]
+    assert row.split() == ["[b]p[/b]", "99.2", "0.000", "–"]
 
 
 def test_tables_are_printed_kept_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
