@@ -104,6 +104,19 @@ def _places(text: str) -> dict[str, list[int]]:
     return places
 
 
+def _stretches(places: list[int]) -> list[tuple[int, int]]:
+    """Return where runs of neighbouring places begin and end (exclusive)."""
+    stretches: list[tuple[int, int]] = []
+    begin = end = -1
+    for place in places:
+        if place != end:
+            if end > begin:
+                stretches.append((begin, end))
+            begin = place
+        end = place + 1
+    return [*stretches, (begin, end)] if end > begin else stretches
+
+
 class First:
     """The first member of a cluster, prepared for being compared with many texts.
 
@@ -131,12 +144,14 @@ class First:
             places: where each of its characters is.
             needed: matched characters asked for.
         """
-        starts = sorted(place for character in places.keys() & self._starters.keys() for place in places[character])
+        stretches = _stretches(
+            sorted(place for character in places.keys() & self._starters.keys() for place in places[character])
+        )
         windows = [(0, len(text), 0, len(self.text))]
         found, possible = 0, min(len(text), len(self.text))
         while windows and found < needed <= possible:
             alow, ahigh, blow, bhigh = windows.pop()
-            a, b, size = self._longest(text, starts, (alow, ahigh, blow, bhigh))
+            a, b, size = self._longest(text, stretches, (alow, ahigh, blow, bhigh))
             found += size
             possible += size - min(ahigh - alow, bhigh - blow)
             if size:
@@ -146,27 +161,36 @@ class First:
                         possible += shorter
         return found >= needed
 
-    def _longest(self, text: str, starts: list[int], window: tuple[int, int, int, int]) -> tuple[int, int, int]:
+    def _longest(
+        self, text: str, stretches: list[tuple[int, int]], window: tuple[int, int, int, int]
+    ) -> tuple[int, int, int]:
         """Return what ``SequenceMatcher.find_longest_match`` does, looking only at characters that start matches."""
         alow, ahigh, blow, bhigh = window
         a, b, size = alow, blow, 0
-        runs: dict[int, int] = {}  # end in the first member -> length of the run that ends at ``before``
-        before = -1
-        for place in starts[bisect_left(starts, alow) : bisect_left(starts, ahigh)]:
-            longer: dict[int, int] = {}
-            if place != before + 1:
-                runs = {}
-            for end in self._starters[text[place]]:
-                if end >= bhigh:
-                    break
-                if end >= blow:
-                    length = longer[end] = runs.get(end - 1, 0) + 1
-                    if length > size:
-                        a, b, size = place - length + 1, end - length + 1, length
-            runs, before = longer, place
-        # A match that was started grows over all equal characters.
-        while a > alow and b > blow and text[a - 1] == self.text[b - 1]:
-            a, b, size = a - 1, b - 1, size + 1
-        while a + size < ahigh and b + size < bhigh and text[a + size] == self.text[b + size]:
-            size += 1
+        for begin, end in stretches:
+            begin, end = max(begin, alow), min(end, ahigh)
+            if end - begin <= size:
+                continue  # no room for a longer run
+            runs: dict[int, int] = {}  # end in the first member -> length of the run that ends at the last place
+            for place in range(begin, end):
+                longer: dict[int, int] = {}
+                for last in self._starters[text[place]]:
+                    if last >= bhigh:
+                        break
+                    if last >= blow:
+                        length = longer[last] = runs.get(last - 1, 0) + 1
+                        if length > size:
+                            a, b, size = place - length + 1, last - length + 1, length
+                runs = longer
+        # A match that was started grows over all equal characters, first to the left, then to the right.
+        other = self.text
+        grown = _count(min(a - alow, b - blow), lambda n: text[a - n - 1 : a] != other[b - n - 1 : b])
+        a, b, size = a - grown, b - grown, size + grown
+        c, d = a + size, b + size
+        size += _count(min(ahigh - c, bhigh - d), lambda n: text[c : c + n + 1] != other[d : d + n + 1])
         return a, b, size
+
+
+def _count(limit: int, differs: Callable[[int], bool]) -> int:
+    """Return the first number below ``limit`` at which stretches one longer than it differ, ``limit`` if none do."""
+    return bisect_left(range(limit), True, key=differs)
