@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from turngym.client.evaluation.presets import eval_preset_names, load_eval_preset
-from turngym.errors import InvalidRequest
+from turngym.client.evaluation.runner import evaluate
+from turngym.errors import InvalidRequest, Unavailable
 
 
 def test_the_presets_are_there() -> None:
@@ -18,6 +19,24 @@ def test_the_presets_are_there() -> None:
     )
     t2po = load_eval_preset("t2po").sampling
     assert (t2po.temperature, t2po.top_p, t2po.top_k) == (0.6, 0.95, 20)
+
+
+@pytest.mark.parametrize("name", ["t2po-webshop", "t2po-alfworld", "rlvmr-alfworld", "ragen-webshop"])
+def test_the_papers_tables_have_all_their_numbers(name: str, tmp_path: Path) -> None:
+    plan = load_eval_preset(name)
+    plan.policies, plan.episodes = ["expert"], 12
+    try:
+        results = evaluate(plan, tmp_path)
+    except Unavailable as error:
+        pytest.skip(f"data: {error}")
+    assert results.missing == 0 and len(results.tables) == len(plan.tables)
+    for table in results.tables:
+        (row,) = table.rows
+        for head, cell in zip(table.heads, row.cells, strict=True):
+            # Token counts are a model's.
+            known = not head.label.startswith(("tokens", "cut off"))
+            assert (cell.mean is not None) is known, (table.title, head)
+            assert cell.std is None or plan.seeds > 1
 
 
 @pytest.mark.parametrize(
