@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
-from ...errors import InvalidRequest, nearest
+from ...errors import InvalidRequest, NotReset, nearest
 from ..core import Effect, TextEnv
 from .jvm import check_installed
 from .simulation import Answer, Simulation, Start, gold_path
@@ -22,8 +22,8 @@ _NOT_UNDERSTOOD = ("No known action matches", "Unknown action.", "Ambiguous requ
 _TEMPLATES = (
     "open OBJ, close OBJ (a door or a container); go to PLACE; look around, look at OBJ, look in OBJ; pick up OBJ, put "
     "down OBJ, move OBJ to OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ (what a container holds), eat OBJ; "
-    "activate OBJ, deactivate OBJ, use OBJ on OBJ, read OBJ, flush OBJ; {more}focus on OBJ (to show the task's object); wait "
-    "(10 moments), wait1 (one); inventory; task (states the task)"
+    "activate OBJ, deactivate OBJ, use OBJ on OBJ, read OBJ, flush OBJ; {more}focus on OBJ (to show the task's "
+    "object); wait (10 moments), wait1 (one); inventory; task (states the task)"
 )
 _TELEPORT = "teleport to PLACE (at once, from anywhere); "
 _CONNECT = "connect OBJ to OBJ, disconnect OBJ (electrical parts); "
@@ -126,6 +126,22 @@ class ScienceWorld(TextEnv):
         return f"{rules} {self.description}".strip()
 
     @property
+    def simulation(self) -> Simulation:
+        """The run of the simulator behind it; using it directly leaves this environment behind.
+
+        Raises:
+            NotReset: there was no ``reset``.
+        """
+        if self._simulation is None:
+            raise NotReset("There is no simulation before reset.", hint="Call reset first.")
+        return self._simulation
+
+    @property
+    def answer(self) -> Answer:
+        """All that the simulator said after the last action."""
+        return self._state.answer
+
+    @property
     def description(self) -> str:
         """The task in the simulator's words; empty before ``reset``."""
         return "" if self._simulation is None else self._simulation.description
@@ -143,9 +159,8 @@ class ScienceWorld(TextEnv):
         self._state = Situation(self._simulation.reset())
 
     def _apply(self, action: str) -> Effect:
-        assert self._simulation is not None
         before, understood = self._state
-        answer = self._simulation.act(action[:LONGEST_ACTION])
+        answer = self.simulation.act(action[:LONGEST_ACTION])
         valid = not answer.observation.startswith(_NOT_UNDERSTOOD)
         self._state = Situation(answer, History(understood, action) if valid else understood)
         # The original ends a task at any negative score too.

@@ -171,10 +171,9 @@ class Simulation:
                     answer = self._answer(seat, action)
             except BridgeLost as error:
                 failures.append(str(error))
-                continue
             except JavaError as error:
                 self._seat = None  # what it left behind is unknown
-                raise EnvironmentFailed(f"The simulator failed in {self._where()}: {error:.300}.") from error
+                raise EnvironmentFailed(f"The simulator failed in {self._where()}: {str(error):.300}.") from error
             self._actions.append(action)
             self._digest = _digest(self._digest, answer)
             return answer
@@ -257,5 +256,5 @@ def gold_path(start: Start, home: Pool | None = None) -> tuple[str, ...]:
         except BridgeLost:
             continue
         except JavaError as error:
-            raise EnvironmentFailed(f"The simulator failed to solve {start.task}: {error:.300}.") from error
+            raise EnvironmentFailed(f"The simulator failed to solve {start.task}: {str(error):.300}.") from error
     raise EnvironmentFailed("Java was lost again and again.", hint="Free memory.")
