@@ -29,7 +29,7 @@ WIDTH = 140
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--episodes", type=int, default=64, metavar="N", help="tasks per environment (%(default)s)")
+    parser.add_argument("--episodes", type=int, default=16, metavar="N", help="tasks per environment (%(default)s)")
     parser.add_argument("--out", metavar="DIR", help="folder of the run (default: a new one in runs/)")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from ... import __version__
-from ...errors import TurngymError, from_problem
+from ...errors import EnvironmentFailed, ReplayDiverged, StepTimeout, TurngymError, Unavailable, from_problem
 from ...records import Episode, EpisodeWriter
 from ..policies import Policy
 from ..rollout import Job, rollout
@@ -25,6 +26,7 @@ from .plan import EvalPlan, ResolvedPlan, folder_name, resolve
 from .progress import Progress, Quiet
 
 DEFAULT_ROOT = "runs"
+ENVIRONMENTS_FAULT = (EnvironmentFailed, ReplayDiverged, StepTimeout, Unavailable)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True):
         retries: how often a failed call to a hosted model is repeated.
         timeout: seconds one call to a hosted model may take.
         give_up_after: after so many failed episodes of a policy in a row the rest of that policy is left for a
-            later run; 0 never gives up.
+            later run, or, where the environment failed, its rest in that environment; 0 never gives up.
     """
 
     concurrency: int = 32
@@ -137,8 +139,9 @@ class _Run:
         self.progress = progress
         self.ready = policies
         self.notes: list[str] = []
-        self.streaks: dict[str, int] = dict.fromkeys((policy.name for policy in plan.policies), 0)
-        self.given_up: dict[str, TurngymError] = {}
+        # By policy, and by policy and environment.
+        self.streaks: Counter[tuple[str, ...]] = Counter()
+        self.given_up: set[tuple[str, ...]] = set()
         self.problem: TurngymError | None = None
         self.played = 0
 
@@ -184,27 +187,34 @@ class _Run:
 
     def _missing(self, done: set[str]) -> Iterator[Job]:
         for job in self.plan.jobs():
-            if job.id not in done and job.policy not in self.given_up:
+            if job.id not in done and self.given_up.isdisjoint(_keys(job.policy, job.wanted.env)):
                 yield job
 
     def _watch(self, episode: Episode) -> None:
         """Note failures, and give a policy up that fails again and again."""
+        whole, here = _keys(episode.policy, episode.env)
         if episode.status != "failed":
-            self.streaks[episode.policy] = 0
+            self.streaks[whole] = self.streaks[here] = 0
             return
         self.problem = from_problem(episode.error or {})
-        self.streaks[episode.policy] += 1
-        if 0 < self.limits.give_up_after <= self.streaks[episode.policy] and episode.policy not in self.given_up:
-            self.given_up[episode.policy] = self.problem
+        # An environment that fails says nothing about how the policy does in others.
+        key = here if isinstance(self.problem, ENVIRONMENTS_FAULT) else whole
+        self.streaks[key] += 1
+        if 0 < self.limits.give_up_after <= self.streaks[key] and key not in self.given_up:
+            self.given_up.add(key)
             self.notes.append(
-                f"{episode.policy} was given up after {self.streaks[episode.policy]} failures in a row: "
-                f"{self.problem.detail}"
+                f"{' was given up in '.join(key) if key is here else f'{episode.policy} was given up'} after "
+                f"{self.streaks[key]} failures in a row: {self.problem.detail.rstrip('.')}"
             )
 
     def _finish(self, kept: int) -> Results:
         results = write_results(self.folder, self.plan, self.notes)
         results.played, results.kept, results.problem = self.played, kept, self.problem
         return results
+
+
+def _keys(policy: str, env: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (policy,), (policy, env)
 
 
 def write_results(folder: RunFolder, plan: ResolvedPlan, notes: list[str]) -> Results:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,10 @@ from turngym.client.evaluation.plan import (
 from turngym.client.evaluation.runner import Limits, Results, evaluate
 from turngym.client.policies import BasePolicy, Context, RandomPolicy
 from turngym.client.sources import LocalSource
-from turngym.errors import InvalidRequest, PolicyFailed, UnknownTask
+from turngym.envs import registry
+from turngym.envs.bandit import Bandit
+from turngym.envs.core import Effect
+from turngym.errors import EnvironmentFailed, InvalidRequest, PolicyFailed, UnknownTask
 from turngym.records import Completion, Episode, Turn, read_episodes
 
 
@@ -371,6 +375,26 @@ def test_a_policy_that_only_fails_is_given_up(tmp_path: Path) -> None:
     assert results.missing == 50 and 3 <= results.played < 10
     assert any("given up after 3 failures in a row: no luck" in note for note in results.notes)
     assert run(tmp_path / "all", policy, Limits(give_up_after=0), episodes=50).played == 50
+
+
+class Failing(Bandit):
+    """Fails in every step, as an environment whose process is gone."""
+
+    def _apply(self, action: str) -> Effect:
+        raise EnvironmentFailed("it is gone.")
+
+
+def test_an_environment_that_only_fails_is_given_up_and_the_others_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("turngym_failing")
+    module.Failing = Failing  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec = registry.EnvSpec("failing", "turngym_failing:Failing", hidden=True)
+    monkeypatch.setitem(registry._registry, "failing", spec)
+    results = evaluate(plan(envs=["failing", "bandit"], episodes=20), tmp_path, limits=Limits(concurrency=1, give_up_after=3))
+    assert {row.env: row.episodes for row in results.rows if row.episodes} == {"bandit": 20}
+    assert "random was given up in failing after 3 failures in a row: it is gone" in results.notes
 
 
 def test_a_context_too_small_for_the_first_prompt_is_noted(tmp_path: Path) -> None:
