@@ -392,7 +392,9 @@ def test_an_environment_that_only_fails_is_given_up_and_the_others_are_played(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     spec = registry.EnvSpec("failing", "turngym_failing:Failing", hidden=True)
     monkeypatch.setitem(registry._registry, "failing", spec)
-    results = evaluate(plan(envs=["failing", "bandit"], episodes=20), tmp_path, limits=Limits(concurrency=1, give_up_after=3))
+    results = evaluate(
+        plan(envs=["failing", "bandit"], episodes=20), tmp_path, limits=Limits(concurrency=1, give_up_after=3)
+    )
     assert {row.env: row.episodes for row in results.rows if row.episodes} == {"bandit": 20}
     assert "random was given up in failing after 3 failures in a row: it is gone" in results.notes
 
