@@ -51,10 +51,10 @@ def turn_kl_entropy(
     inside = loss_mask_BT.bool() & (turn_ids_BT >= 0)
     lost = masked((old_logprobs_BT - logprobs_BT).detach(), inside)
     segments, count = turn_segments(turn_ids_BT, loss_mask_BT)
-    index, rows = segments.flatten(), len(lost)
+    index, shape = segments.flatten(), (len(lost), (count - 1) // max(1, len(lost)))
     # The last segment holds what belongs to no turn.
-    there_BK = segment_sum(inside.to(lost.dtype).flatten(), index, count)[:-1].view(rows, -1) > 0
-    turn_BK = segment_sum(lost.flatten(), index, count)[:-1].view(rows, -1)
+    there_BK = segment_sum(inside.to(lost.dtype).flatten(), index, count)[:-1].view(shape) > 0
+    turn_BK = segment_sum(lost.flatten(), index, count)[:-1].view(shape)
     total_B = lost.sum(-1, keepdim=True)
     turns_B = there_BK.sum(-1)
     defined_B = (turns_B > 1) & (total_B.squeeze(-1) != 0)
