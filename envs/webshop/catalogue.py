@@ -166,12 +166,19 @@ def built_once(folder: Path, key: dict[str, Any], write: Callable[[Path], None])
     """Have ``write`` fill a folder, unless a complete one is there; readers see all of it or nothing.
 
     Raises:
-        Unavailable: the disk or the memory does not suffice.
+        Unavailable: there is no place to write, or the disk or the memory does not suffice.
     """
     if _complete(folder):
         return
+    try:
+        lock = open(folder.with_name(f"{folder.name}.lock"), "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise Unavailable(
+            f"The cache folder {folder.parent} cannot be written: {error.strerror}.",
+            hint="Set XDG_CACHE_HOME to a folder that can.",
+        ) from error
     # One process builds, the others wait; the lock goes away with its holder.
-    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _complete(folder):
             return

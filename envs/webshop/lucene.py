@@ -39,18 +39,18 @@ class LuceneCatalogue(Catalogue):
 
     Raises:
         MissingExtra: pyserini or a Java is not installed.
-        Unavailable: there is no place for the index.
+        Unavailable: the index cannot be written into the cache folder.
         EnvironmentFailed: another Java already runs in this process.
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        java = _java()
-        if not folder.is_dir():
+        if not folder.is_dir():  # it was opened and is gone, as happens where nothing can be cached
             raise Unavailable(
-                'search="lucene" keeps its index on disk, and the cache folder cannot be written.',
+                'search="lucene" keeps its index in the cache folder, which cannot be written.',
                 hint="Set XDG_CACHE_HOME to a folder that can.",
             )
+        super().__init__(folder)
+        java = _java()
         place = folder / f"lucene-{version('pyserini')}"
         built_once(place, {"pyserini": version("pyserini")}, self._write)
         self._engine = java("io.anserini.search.SimpleSearcher")(str(place))
