@@ -20,11 +20,12 @@ from .evaluation.command import show_results
 from .evaluation.folder import REPORT
 from .evaluation.plan import ALL, EvalPlan
 from .evaluation.progress import Shown
-from .evaluation.runner import DEFAULT_ROOT, evaluate
+from .evaluation.runner import DEFAULT_ROOT, Limits, evaluate
 
 START_S = 60.0
 STOP_S = 20.0
 WIDTH = 140
+AT_ONCE = 8  # episodes; a small machine that starts a Java meanwhile answers them all in time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     )
     with hub(out) as url:
         console.print(f"A hub is running on {url}. Expert and random play through it, {args.episodes} tasks each:")
-        results = evaluate(plan, out, url=url, progress=Shown(console))
+        results = evaluate(plan, out, url=url, limits=Limits(concurrency=AT_ONCE), progress=Shown(console))
     show_results(results, console)
     beside = Path(sys.executable).with_name("turngym")
     program = str(beside) if shutil.which("turngym") is None and beside.exists() else "turngym"

@@ -105,7 +105,7 @@ except OSError as error:
 
   count=$(($(tr -cd , <<<"${plays[$service]}" | wc -c) + 1))
   passes "$service: turngym eval plays ${plays[$service]} from outside" .venv/bin/turngym eval --url "$url" \
-    --env "${plays[$service]}" --policy expert,random --episodes 4 --quiet --out "$work/$service"
+    --env "${plays[$service]}" --policy expert,random --episodes 4 --concurrency 4 --quiet --out "$work/$service"
   passes "$service: the expert won every episode" equal "$(won "$work/$service")" "$((4 * count)) of $((4 * count))"
   passes "$service: a report was written" test -s "$work/$service/report.html"
 done
