@@ -12,10 +12,12 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from runner import Case, run
 
+from turngym import make
 from turngym.envs.webshop.catalogue import Catalogue
 from turngym.envs.webshop.lucene import LuceneCatalogue
 from turngym.envs.webshop.official import official
@@ -46,6 +48,16 @@ def random_queries(_: Path) -> Iterator[Case]:
     yield compared("more terms than Lucene's usual limit", embedded, lucene, terms)
 
 
+def episodes(_: Path) -> Iterator[Case]:
+    """Let the expert play on a shop that Lucene searches."""
+    env = make("webshop", search="lucene")
+    for task in env.tasks("test")[:20]:
+        env.reset(seed=0, options={"task": task})
+        for action in env.expert():
+            info = env.step(action)[4]
+        yield f"the expert on {task}", info["won"], f"score {info['score']}"
+
+
 def recorded_queries(path: Path) -> Iterator[Case]:
     """Ask the recorded queries of the original's 1,000 products."""
     data = os.environ.get("TURNGYM_DATA")
@@ -63,7 +75,7 @@ def recorded_queries(path: Path) -> Iterator[Case]:
 def main() -> int:
     """Run what there is; return 0 if all rankings agree."""
     here = Path(__file__)
-    failed = run({here.name: random_queries}, here.parent)
+    failed = run({here.name: lambda path: chain(random_queries(path), episodes(path))}, here.parent)
     oracles = os.environ.get("TURNGYM_ORACLES")
     return run({"webshop_lucene_bm25.json": recorded_queries}, Path(oracles)) or failed if oracles else failed
 
