@@ -31,7 +31,7 @@ COMMANDS = {
     "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
     "data": Command(".envs.datasets.command", "list, add, fetch or remove the worlds' data sets"),
-    "bench": Command(".client.bench.command", "measure speed and memory on this machine"),
+    "bench": Command(".bench", "measure speed and memory on this machine"),
 }
 
 

@@ -7,9 +7,10 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -33,9 +34,22 @@ TITLES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure: {', '.join(PARTS)} (default: all)")
+class Extra(NamedTuple):
+    """A part that is measured outside the client.
+
+    Attributes:
+        title: over its table.
+        rows: measures.
+    """
+
+    title: str
+    rows: Callable[[], list[dict[str, Any]]]
+
+
+def add_arguments(parser: argparse.ArgumentParser, extra: Iterable[str] = ()) -> None:
+    """Declare the arguments; ``extra`` names further parts."""
+    names = ", ".join([*PARTS, *extra])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"what to measure: {names} (default: all)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement (default %(default)s)")
     counts = ",".join(map(str, COUNTS))
     parser.add_argument("--sessions", type=_numbers, default=counts, help="session counts (default %(default)s)")
@@ -66,15 +80,17 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
-    unknown = set(args.parts) - set(PARTS)
+def run(args: argparse.Namespace, extra: Mapping[str, Extra] | None = None) -> int:
+    """Measure and print; ``extra`` are further parts by name."""
+    extra = extra or {}
+    known = [*PARTS, *extra]
+    unknown = set(args.parts) - set(known)
     if unknown:
-        print(f"turngym bench: no part {min(unknown)!r}; there are: {', '.join(PARTS)}", file=sys.stderr)
+        print(f"turngym bench: no part {min(unknown)!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
     stock = args.openenv_python if Path(args.openenv_python).exists() else None
     stock_alfworld = args.alfworld_python if Path(args.alfworld_python).exists() else None
-    parts = args.parts or PARTS
+    parts = args.parts or known
     pin(1)
     results: dict[str, Any] = {"machine": machine()}
     if "envs" in parts:
@@ -93,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
         results["webshop_policies"] = worlds.webshop_policies(args.products[:1])
     if "alfworld" in parts:
         results["alfworld"] = worlds.alfworld(args.seconds, stock_alfworld)
-    show(results, args.markdown)
+    results |= {name: part.rows() for name, part in extra.items() if name in parts}
+    show(results, args.markdown, TITLES | {name: part.title for name, part in extra.items()})
     if "serving" in parts and stock is None:
         print(f"\nStock OpenEnv was left out: {args.openenv_python} is missing. `make conformance` sets it up.")
     if "alfworld" in parts and stock_alfworld is None:
@@ -129,11 +146,11 @@ def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def show(results: dict[str, Any], markdown: bool) -> None:
+def show(results: dict[str, Any], markdown: bool, titles: Mapping[str, str]) -> None:
     """Print every table."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["machine"].items()))
-    for part, title in TITLES.items():
+    for part, title in titles.items():
         rows = results.get(part)
         if not rows:
             continue
