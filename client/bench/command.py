@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from ...envs.registry import specs, unmet
 from . import clients, measure, worlds
 from .servers import pin
 
@@ -115,6 +116,9 @@ def run(args: argparse.Namespace, extra: Mapping[str, Extra] | None = None) -> i
         print(f"\nStock OpenEnv was left out: {args.openenv_python} is missing. `make conformance` sets it up.")
     if "alfworld" in parts and stock_alfworld is None:
         print(f"\nThe stock engine was left out: {args.alfworld_python} is missing. `make alfworld-test` sets it up.")
+    if {"envs", "costs", "memory"} & set(parts):
+        for missing in (f"{env_id} was left out: {why}" for env_id in specs() if (why := unmet(env_id)) is not None):
+            print(f"\n{missing}")
     if args.out:
         Path(args.out).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0
