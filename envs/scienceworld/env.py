@@ -18,7 +18,8 @@ REWARDS = ("score", "final")
 SUCCESS_RULES = ("paper", "released")
 LONGEST_ACTION = 1000
 """Characters of an action that reach the simulator; no action it knows is a fifth as long."""
-_NOT_UNDERSTOOD = ("No known action matches", "Unknown action.", "Ambiguous request:")
+_UNKNOWN = ("No known action matches", "Unknown action.")
+_NOT_UNDERSTOOD = (*_UNKNOWN, "Ambiguous request:")
 _TEMPLATES = (
     "open OBJ, close OBJ (a door or a container); go to PLACE; look around, look at OBJ, look in OBJ; pick up OBJ, put "
     "down OBJ, move OBJ to OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ (what a container holds), eat OBJ; "
@@ -30,7 +31,7 @@ _CONNECT = "connect OBJ to OBJ, disconnect OBJ (electrical parts); "
 
 
 class History(NamedTuple):
-    """The actions that the simulator understood, newest first."""
+    """The actions that the simulator understood or asked back about, newest first."""
 
     before: History | None
     action: str
@@ -162,7 +163,9 @@ class ScienceWorld(TextEnv):
         before, understood = self._state
         answer = self.simulation.act(action[:LONGEST_ACTION])
         valid = not answer.observation.startswith(_NOT_UNDERSTOOD)
-        self._state = Situation(answer, History(understood, action) if valid else understood)
+        # An ambiguous action waits for a number, which a solution gives as its next action.
+        known = not answer.observation.startswith(_UNKNOWN)
+        self._state = Situation(answer, History(understood, action) if known else understood)
         # The original ends a task at any negative score too.
         terminated = answer.completed or answer.points < 0
         if self.reward == "score":
