@@ -82,7 +82,7 @@ def algorithms() -> list[Row]:
     rows = []
     for case in CASES:
         command = [sys.executable, "-m", __name__, case.part, str(case.rows)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
         rows.append(json.loads(done.stdout))
     return rows
 
