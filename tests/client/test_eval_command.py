@@ -60,6 +60,8 @@ def test_arguments_are_put_over_a_preset(tmp_path: Path, capsys: pytest.CaptureF
         (["--env", "bandit", "--policy", "random", "--episodes", "0"], "Expected `int` >= 1 - at `$.episodes`"),
         (["--env", "bandit", "--policy", "random", "--concurrency", "0"], "--concurrency is 0"),
         (["--env", "bandit", "--policy", "random", "--config", "size"], "is no KEY=VALUE"),
+        (["--env", "bandit", "--policy", "random", "--first", "--drawn"], "--first and --drawn"),
+        (["--env", "bandit", "--policy", "random", "--seeds", "0"], "`$.seeds`"),
         (["--env", "bandit", "--model", "a", "--base-url", "u", "--base-url", "v"], "2 --base-url for 1 --model"),
         (["--report-only"], "needs the folder of a run"),
         (["--report-only", "--out", "nowhere"], "holds no run"),
