@@ -107,7 +107,11 @@ class Bridge:
         except OSError as error:
             raise BridgeLost(f"no connection: {error}") from error
         self._answers = self._socket.makefile("r", encoding="utf-8", newline="\n")
-        self.send(f"A\n{token}\n")
+        try:
+            self.send(f"A\n{token}\n")
+        except (BridgeLost, JavaError) as error:
+            self.close()
+            raise BridgeLost(f"not let in: {error}") from error
 
     def send(self, *messages: str) -> list[Any]:
         """Send messages together and return what each gave: text, a number, a truth value, None or a :class:`Ref`.
@@ -128,7 +132,7 @@ class Bridge:
             if not line.startswith("!y"):
                 if isinstance(value, Ref):
                     value, _ = self.send(call(value, "toString"), forget(value))
-                raise JavaError(str(value))
+                raise JavaError(str(value).partition("\n")[0])  # the rest is where in Java
         return values
 
     def close(self) -> None:

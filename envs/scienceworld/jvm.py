@@ -218,9 +218,7 @@ class Jvm:
                 self._clear()
         # Loading resets an interface entirely; the global objects are new, so that they cannot leave a trace.
         interface = self._stock.pop() if self._stock else self._interface()
-        self._present = ()
-        world = self._send(*(call(maker, "newInstance", self._nothing) for maker in self._makers))
-        self._present = tuple(world)  # a global object puts itself in place when it is made
+        world = self._world()
         seat = Seat(self, interface, world)
         self._seats[weakref.ref(seat)] = None
         return seat
@@ -236,9 +234,18 @@ class Jvm:
             if not self.stocked:
                 self._stock.append(self._interface())
 
-    def _interface(self) -> Ref:
+    def _world(self) -> tuple[Ref, ...]:
+        """Make new global objects, which puts them in place."""
         self._present = ()
+        self._present = tuple(self._send(*(call(maker, "newInstance", self._nothing) for maker in self._makers)))
+        return self._present
+
+    def _interface(self) -> Ref:
+        # It numbers things and draws already while it is made, which must not disturb whose turn it is.
+        world = self._world()
         (interface,) = self._send(construct(INTERFACE))
+        self._present = ()
+        self._send(*map(forget, world))
         return cast(Ref, interface)
 
     def _clear(self) -> None:

@@ -173,10 +173,11 @@ class Simulation:
                 failures.append(str(error))
             except JavaError as error:
                 self._seat = None  # what it left behind is unknown
-                raise EnvironmentFailed(f"The simulator failed in {self._where()}: {str(error):.300}.") from error
-            self._actions.append(action)
-            self._digest = _digest(self._digest, answer)
-            return answer
+                raise EnvironmentFailed(f"The simulator failed in {self._where()}: {error!s:.300}.") from error
+            else:
+                self._actions.append(action)
+                self._digest = _digest(self._digest, answer)
+                return answer
         raise EnvironmentFailed(
             f"Java was lost {len(failures)} times in {self._where()}: {'; '.join(failures):.300}.",
             hint="Free memory, or give calls more time with TURNGYM_SCIENCEWORLD_TIMEOUT.",
@@ -256,5 +257,5 @@ def gold_path(start: Start, home: Pool | None = None) -> tuple[str, ...]:
         except BridgeLost:
             continue
         except JavaError as error:
-            raise EnvironmentFailed(f"The simulator failed to solve {start.task}: {str(error):.300}.") from error
+            raise EnvironmentFailed(f"The simulator failed to solve {start.task}: {error!s:.300}.") from error
     raise EnvironmentFailed("Java was lost again and again.", hint="Free memory.")

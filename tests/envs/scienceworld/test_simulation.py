@@ -74,6 +74,21 @@ def test_interleaved_as_alone(pool: Pool, alone: list[list[Answer]]) -> None:
     assert all(jvm.seated <= 3 for jvm in pool.jvms) and len(pool.jvms) == 2
 
 
+def test_starts_of_others_in_between_do_not_disturb() -> None:
+    own = Pool(machines=1, seats=32, limit=60)
+    start = Start("grow-fruit", 93, "easy")  # bees fly about at random
+    actions = ("teleport to greenhouse", *("wait1", "look around") * 6)
+    want = played(Simulation(start, own), actions)
+    simulation = Simulation(start, own)
+    told, others = [simulation.reset()], []
+    for action in actions:
+        others.append(Simulation(SHORT, own))
+        others[-1].reset()
+        told.append(simulation.act(action))
+    assert told == want
+    own.jvms[0].kill()
+
+
 def test_threads_as_alone(pool: Pool, alone: list[list[Answer]]) -> None:
     results: dict[int, list[Answer]] = {}
 
