@@ -41,7 +41,8 @@ _READ = (
   const page = {mark: performance.timeOrigin, address: location.href};
   const shop = document.querySelector("#shop");
   if (shop === null) return {...page, problem: document.body.dataset.problem ?? null,
-    told: document.body.innerText.slice(0, 300), login: document.querySelector("#login") !== null};
+    told: document.body.innerText.slice(0, 300), login: document.querySelector("#login") !== null,
+    start: document.querySelector("#start") !== null};
 """
     + _CONTROLS
     + """
@@ -297,7 +298,7 @@ def _enter(browser: Chromium, site: str) -> None:
         page = browser.read(_READ)
         if page.get("login"):
             raise Unauthorized(f"{site} does not know the API key.", hint=f"Correct {KEY}.")
-    if not page["address"].startswith(site):
+    if not page.get("start"):
         raise _no_site(page)
     browser.showing = page["address"]
 

@@ -10,14 +10,14 @@ import atexit
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from ...errors import EnvironmentFailed, MissingExtra, ServerUnavailable, Unavailable
 
@@ -41,13 +41,12 @@ FLAGS = (
     "--no-default-browser-check",
     "--no-first-run",
     "--no-proxy-server",
-    "--remote-debugging-pipe",  # no debugging port that others on this machine could use
     "--window-size=1280,1000",
 )
 # Ends the browser's process group and removes its profile once the Python process has gone, even by SIGKILL: that
 # closes the pipe which is the script's input.
 _REAPER = (
-    'cat >/dev/null; kill -9 -- "-$1" 2>/dev/null; n=0;'
+    'cat >/dev/null; kill -9 "-$1" 2>/dev/null; n=0;'
     ' while ! rm -rf "$2" 2>/dev/null && [ $n -lt 20 ]; do n=$((n+1)); sleep 0.1; done'
 )
 
@@ -83,75 +82,63 @@ class Chromium:
         hosts: names or addresses it may connect to.
 
     Attributes:
+        driver: Selenium's own.
+        process: chromedriver, which leads the process group of the browser.
+        profile: folder of its profile, removed at the end.
         showing: address of the page it is known to show, "" if it may be any; kept by whoever drives it.
     """
 
     def __init__(self, hosts: frozenset[str]) -> None:
-        from selenium import webdriver
-        from selenium.common.exceptions import WebDriverException
-
         browser, driver = check_browser()
         self.hosts = hosts
         self.showing = ""
         self._mark: Any = None
         # Under /tmp itself: the path of a socket in the profile may have 107 characters at most.
-        self._profile = tempfile.mkdtemp(prefix="turngym-chromium-", dir="/tmp" if os.path.isdir("/tmp") else None)
-        self._reaper: subprocess.Popen[bytes] | None = None
-        self._driver: Any = None
-        options = webdriver.ChromeOptions()
-        options.binary_location = browser
-        excluded = ", ".join(f"EXCLUDE {host}" for host in sorted(hosts))
-        flags = [*FLAGS, f"--user-data-dir={self._profile}", f"--host-resolver-rules=MAP * ~NOTFOUND , {excluded}"]
-        if os.geteuid() == 0:
-            # Chromium refuses to start its sandbox as root; the pages are our own and load nothing else.
-            flags.append("--no-sandbox")
-        for flag in flags:
-            options.add_argument(flag)
-        # A session of its own: Ctrl+C ends the Python process first, and one signal ends all of the browser.
-        service = webdriver.ChromeService(driver, log_output=subprocess.DEVNULL, popen_kw={"start_new_session": True})
+        self.profile = tempfile.mkdtemp(prefix="turngym-chromium-", dir="/tmp" if os.path.isdir("/tmp") else None)
+        with self._log("wb") as log:
+            # A session of its own: Ctrl+C does not reach it, and one signal ends the driver and the browser.
+            self.process = subprocess.Popen(
+                [driver, "--port=0"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._reaper = subprocess.Popen(
+            ["/bin/sh", "-c", _REAPER, "sh", str(self.process.pid), self.profile], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
         try:
-            self._driver = webdriver.Chrome(options, service)
-            self._driver.command_executor.client_config.timeout = COMMAND_S
-            self._driver.set_page_load_timeout(COMMAND_S)
-        except (WebDriverException, OSError) as error:
-            self._group = service.process.pid if getattr(service, "process", None) else 0
+            self.driver = _connected(self._port(), browser, hosts, self.profile)
+        except Exception as error:  # of Selenium, of its HTTP client, of the socket
             self.close()
             raise EnvironmentFailed(
                 f"Chromium did not start: {_first_line(error)}.",
                 hint=f"Check that `{browser} --headless --version` and {driver} run, and are of the same version.",
             ) from error
-        self._group = service.process.pid
-        self._reaper = subprocess.Popen(
-            ["/bin/sh", "-c", _REAPER, "sh", str(self._group), self._profile],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+
+    def _log(self, mode: str) -> IO[bytes]:
+        return open(os.path.join(self.profile, "driver.log"), mode)
+
+    def _port(self) -> int:
+        """Return the port that the driver listens on, as it tells in its first lines."""
+        deadline = time.monotonic() + COMMAND_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with self._log("rb") as log:
+                if told := re.search(rb"successfully on port (\d+)", log.read()):
+                    return int(told[1])
+            time.sleep(POLL_S)
+        raise OSError(f"{DRIVER} ended or told no port")
 
     def close(self) -> None:
         """End the browser and remove its profile."""
-        driver, self._driver = self._driver, None
-        if self._group:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._group, signal.SIGKILL)
-        if driver is not None:
-            process = driver.service.process
-            process.wait()
-            process.stdin.close()
-            driver.service.process = None  # Selenium would ask the dead driver to end
-            driver.command_executor.close()
-        reaper, self._reaper = self._reaper, None
-        if reaper is not None:
-            assert reaper.stdin is not None, "it was started with a pipe"
-            reaper.stdin.close()
-            reaper.wait()
-        shutil.rmtree(self._profile, ignore_errors=True)
+        assert self._reaper.stdin is not None, "it was started with a pipe"
+        self._reaper.stdin.close()
+        self._reaper.wait()
+        self.process.wait()
+        if hasattr(self, "driver"):
+            self.driver.command_executor.close()
 
     @property
     def pid(self) -> int:
         """Process id of the browser itself."""
-        return int(self._driver.capabilities["goog:processID"])
+        return int(self.driver.capabilities["goog:processID"])
 
     def visit(self, address: str) -> None:
         """Open an address.
@@ -163,7 +150,7 @@ class Chromium:
 
         self.showing = ""
         try:
-            self._driver.get(address)
+            self.driver.get(address)
         except WebDriverException as error:
             if "net::ERR" in str(error):
                 raise ServerUnavailable(
@@ -175,10 +162,12 @@ class Chromium:
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a function body in the page and return what it returns."""
-        return self._ask(lambda: self._driver.execute_script(script, *arguments))
+        return self._ask(lambda: self.driver.execute_script(script, *arguments))
 
     def click(self, element: Any) -> None:
-        """Click an element as the mouse does."""
+        """Click an element as the mouse does; None is one that the page does not have, and no longer the right page."""
+        if element is None:
+            raise BrowserLost("it shows another page")
         self._ask(element.click)
 
     def press_enter(self, element: Any) -> None:
@@ -205,7 +194,7 @@ class Chromium:
         deadline = time.monotonic() + COMMAND_S
         while time.monotonic() < deadline:
             try:
-                page: dict[str, Any] | None = self._driver.execute_script(script, self._mark, *arguments)
+                page: dict[str, Any] | None = self.driver.execute_script(script, self._mark, *arguments)
             except (InvalidSessionIdException, NoSuchWindowException) as error:
                 raise BrowserLost(_first_line(error)) from error
             except WebDriverException as error:
@@ -226,7 +215,7 @@ class Chromium:
             with open(f"/proc/{self.pid}/stat") as file:
                 return file.read().rpartition(")")[2].split()[0] != "Z"
         except OSError:
-            return not os.path.isdir("/proc/self") and self._driver.service.process.poll() is None
+            return not os.path.isdir("/proc/self") and self.process.poll() is None
 
     def _ask(self, command: Any) -> Any:
         try:
@@ -237,6 +226,29 @@ class Chromium:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
+
+
+def _connected(port: int, browser: str, hosts: frozenset[str], profile: str) -> Any:
+    """Start the browser by the driver at a port; return Selenium's driver."""
+    from selenium import webdriver
+    from selenium.webdriver.common.proxy import Proxy, ProxyType
+    from selenium.webdriver.remote.client_config import ClientConfig
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    reached = ", ".join(f"EXCLUDE {host}" for host in sorted(hosts))
+    flags = [*FLAGS, f"--user-data-dir={profile}", f"--host-resolver-rules=MAP * ~NOTFOUND , {reached}"]
+    if os.geteuid() == 0:
+        # Chromium cannot use its sandbox as root; the pages are the shop's and load nothing from elsewhere.
+        flags.append("--no-sandbox")
+    for flag in flags:
+        options.add_argument(flag)
+    direct = Proxy(raw={"proxyType": ProxyType.DIRECT})
+    address = f"http://127.0.0.1:{port}"
+    config = ClientConfig(address, proxy=direct, timeout=int(COMMAND_S))
+    driver = webdriver.Remote(address, options=options, client_config=config)
+    driver.set_page_load_timeout(COMMAND_S)
+    return driver
 
 
 _lock = threading.RLock()

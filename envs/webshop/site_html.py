@@ -234,9 +234,9 @@ def start_page(env_id: str, splits: Iterable[str], version: str) -> str:
     options = "".join(f'<option value="{text(split)}">{text(split)}</option>' for split in splits)
     return document(
         "Start",
-        f'<main class="start"><h1>WebShop</h1><p>A shop with one customer, an instruction and a score. Search, choose'
-        " the product and its options, and buy what the instruction asks for. The episode is an ordinary session of"
-        f" the environment <code>{text(env_id)}</code>.</p>"
+        f'<main id="start" class="start"><h1>WebShop</h1><p>A shop with one customer, an instruction and a score.'
+        " Search, choose the product and its options, and buy what the instruction asks for. The episode is an"
+        f" ordinary session of the environment <code>{text(env_id)}</code>.</p>"
         '<form method="get" action="./"><label for="split">Any task of</label>'
         f'<select id="split" name="split">{options}</select>'
         '<button class="btn btn-success" type="submit">Start</button></form>'
