@@ -65,11 +65,13 @@ def cluster(
 def _first_fit(text: str, firsts: list[tuple[int, First]], threshold: float) -> int | None:
     if not firsts:
         return None
-    common, places = _subsequence(), _places(text)
+    common = _subsequence()
+    places: dict[str, list[int]] = {}
     for number, first in firsts:
         needed = needed_matches(len(text) + len(first.text), threshold)
-        if min(len(text), len(first.text)) < needed or (common(text, first.text, score_cutoff=needed) < needed):
+        if min(len(text), len(first.text)) < needed or common(text, first.text, score_cutoff=needed) < needed:
             continue
+        places = places or _places(text)
         if first.matches(text, places, needed):
             return number
     return None
