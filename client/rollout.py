@@ -128,7 +128,7 @@ async def play(policy: Policy, job: Job, source: Source, *, keep_prompts: bool =
         if wanted.level == "turn":
             episode.style = {"style": await source.style(wanted.env), **wanted.turn}
         async with source.lend(wanted) as env:
-            await _Player(policy, env, episode, keep_prompts).run()
+            await Player(policy, env, episode, keep_prompts).run()
     except Exception as error:
         episode.status = "failed"
         episode.error = _problem(error)
@@ -144,19 +144,39 @@ def _problem(error: Exception) -> dict[str, Any]:
     ).to_problem()
 
 
-class _Player:
-    """One episode in play: turns step results into records."""
+class Player:
+    """One episode in play: turns step results into records.
 
-    def __init__(self, policy: Policy, env: AsyncEnv, episode: Episode, keep_prompts: bool) -> None:
+    Args:
+        policy: who plays.
+        env: where.
+        episode: the record that is filled in.
+        keep_prompts: keep the prompt of every turn and not only of the first.
+
+    Attributes:
+        thinking: seconds spent in the policy.
+    """
+
+    def __init__(self, policy: Policy, env: AsyncEnv, episode: Episode, keep_prompts: bool = False) -> None:
         self.policy = policy
         self.env = env
         self.episode = episode
         self.keep_prompts = keep_prompts
+        self.thinking = 0.0
 
     async def run(self) -> None:
+        """Play to the end."""
+        context = await self.begin()
+        while self.episode.status == "running":
+            await self.turn(context)
+        self.finish(context)
+
+    async def begin(self) -> Context:
+        """Reset the environment and return what the policy then knows."""
         episode = self.episode
         observation, info = await self.env.reset(seed=episode.seed, options={"task": episode.task})
-        context = Context(
+        episode.task_type = str(info.get("task_type", ""))
+        return Context(
             episode.env,
             episode.task,
             episode.seed,
@@ -167,20 +187,19 @@ class _Player:
             observation=observation,
             info=info,
         )
-        episode.task_type = str(info.get("task_type", ""))
-        thinking = 0.0
-        while episode.status == "running":
-            before = time.perf_counter()
-            completion = await self._ask(context)
-            thinking += time.perf_counter() - before
-            if completion.finish_reason == OVERFLOW:
-                self._overflow(context, completion)
-                break
-            result = await self.env.step(completion.text)
-            self._record(context, completion, result)
-            context.observation, context.info = result[0], result[4]
-            context.turn += 1
-        self._finish(context, thinking)
+
+    async def turn(self, context: Context) -> None:
+        """Play one turn; ``context`` moves on."""
+        before = time.perf_counter()
+        completion = await self._ask(context)
+        self.thinking += time.perf_counter() - before
+        if completion.finish_reason == OVERFLOW:
+            self._overflow(context, completion)
+            return
+        result = await self.env.step(completion.text)
+        self._record(context, completion, result)
+        context.observation, context.info = result[0], result[4]
+        context.turn += 1
 
     async def _ask(self, context: Context) -> Completion:
         try:
@@ -241,14 +260,15 @@ class _Player:
         self.episode.status = "truncated"
         self.episode.metrics[OVERFLOW] = 1.0
 
-    def _finish(self, context: Context, thinking: float) -> None:
+    def finish(self, context: Context) -> None:
+        """Sum the episode up."""
         episode, info = self.episode, context.info
         episode.final_observation = context.text
         episode.reward = float(sum(turn.reward for turn in episode.turns))
         episode.won = bool(info.get("won", False))
         episode.score = float(info.get("score", episode.won))
         episode.metrics |= numbers_of(info)
-        episode.metrics[SECONDS_IN_POLICY] = round(thinking, 6)
+        episode.metrics[SECONDS_IN_POLICY] = round(self.thinking, 6)
 
 
 def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:

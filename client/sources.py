@@ -126,6 +126,10 @@ class LocalEnv:
         """Return the expert's action."""
         return await self._do(self.env.expert_action)
 
+    async def fork(self, seed: int | None = None) -> LocalEnv:
+        """Return an independent copy, with noise of its own if a seed is given."""
+        return LocalEnv(await self._do(self.env.fork, seed), inline=self._inline)
+
     async def close(self) -> None:
         """Close the environment."""
         await self._do(self.env.close)

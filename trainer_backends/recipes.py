@@ -19,7 +19,7 @@ import msgspec
 
 from ..envs.presets import config_names, load_preset, read_config
 from ..errors import InvalidRequest
-from .algorithms import parts
+from .algorithms import entropy, importance, kl, parts, value_loss
 from .algorithms.aggregate import Mode
 from .algorithms.parts import Part, require
 
@@ -97,6 +97,7 @@ class SamplingTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         temperature: of the policy while training.
         top_p: nucleus.
         top_k: most likely tokens kept; 0 for all.
+        slots: replies generated at a time.
     """
 
     tasks: int = 16
@@ -106,45 +107,32 @@ class SamplingTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    slots: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "max_tokens", "max_prompt_tokens"):
+        for name in ("tasks", "max_tokens", "max_prompt_tokens", "slots"):
             require(getattr(self, name) >= 1, f"sampling.{name} must be at least 1")
         require(self.temperature >= 0, "sampling.temperature must not be negative")
         require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]")
 
 
-class KlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Penalty for leaving the reference policy, added to the loss.
+class CriticTable(value_loss.Config, frozen=True):
+    """The critic: a value head on the policy's last hidden state (PPO).
 
     Attributes:
-        kind: estimator, see ``algorithms/kl.py``.
-        coefficient: 0 means no penalty, and no reference policy is kept.
+        clip: see ``algorithms/value_loss.py``.
+        coefficient: of its loss.
+        learning_rate: of the head.
     """
 
-    kind: str = "k3"
-    coefficient: float = 0.0
-
-
-class CriticTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Value head of the critic (PPO).
-
-    Attributes:
-        learning_rate: of the critic.
-        clip: value clip range.
-        coefficient: of the value loss.
-    """
-
-    learning_rate: float = 1e-5
-    clip: float = 0.5
-    coefficient: float = 1.0
+    learning_rate: float = 1e-4
 
 
 class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the policy is updated.
 
     Attributes:
-        aggregation: from token losses to the loss.
+        aggregation: from token losses to the loss; "" takes the loss part's own.
         mini_batch: rows of one optimizer step; 0 takes all rows of the step.
         micro_tokens: padded tokens of one forward pass; memory only, the loss does not depend on it.
         epochs: passes over a step's rows.
@@ -153,12 +141,10 @@ class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         weight_decay: of AdamW.
         grad_clip: greatest norm of the gradient.
         betas: of AdamW.
-        entropy: coefficient of the entropy bonus.
         old_logprobs: "recomputed" by the trainer before the update, or as "sampled".
-        importance_cap: truncates the correction between the engine's and the trainer's probabilities; 0 for none.
     """
 
-    aggregation: Mode = "token-mean"
+    aggregation: Mode | Literal[""] = ""
     mini_batch: int = 0
     micro_tokens: int = 16_384
     epochs: int = 1
@@ -167,15 +153,12 @@ class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     weight_decay: float = 0.01
     grad_clip: float = 1.0
     betas: tuple[float, float] = (0.9, 0.999)
-    entropy: float = 0.0
     old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
-    importance_cap: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, "update.epochs must be at least 1")
         require(self.learning_rate > 0, "update.learning_rate must be greater than 0")
         require(0 <= self.warmup <= 1, "update.warmup must lie in [0, 1]")
-        require(self.importance_cap >= 0, "update.importance_cap must not be negative")
 
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -219,10 +202,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         token_control: part of kind "token_control".
         turn_control: part of kind "turn_control".
         filters: parts of kind "filters", applied in order.
+        rewards: parts of kind "rewards", applied in order before credit is assigned.
         credit: part of kind "credit".
         shaping: parts of kind "shaping", applied in order to the advantages.
         loss: part of kind "losses".
-        kl: penalty.
+        kl: penalty for leaving the reference policy; with coefficient 0 none is kept.
+        entropy: bonus.
+        importance: correction between the engine's and the trainer's probabilities; None for none.
         critic: value head; None for none.
         update: optimizer.
         run: length and watching.
@@ -239,9 +225,12 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     token_control: Table | None = None
     turn_control: Table | None = None
     filters: list[Table] = []
+    rewards: list[Table] = []
     shaping: list[Table] = []
     loss: Table = msgspec.field(default_factory=lambda: {"id": "ppo"})
-    kl: KlTable = KlTable()
+    kl: kl.Config = kl.Config()
+    entropy: entropy.Config = entropy.Config()
+    importance: importance.Config | None = None
     critic: CriticTable | None = None
     update: UpdateTable = UpdateTable()
     run: RunTable = RunTable()
@@ -260,6 +249,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             token_control=_part("token_control", self.token_control) if self.token_control is not None else None,
             turn_control=_part("turn_control", self.turn_control) if self.turn_control is not None else None,
             filters=tuple(_part("filters", each) for each in self.filters),
+            rewards=tuple(_part("rewards", each) for each in self.rewards),
             shaping=tuple(_part("shaping", each) for each in self.shaping),
         )
         for complaint in _contradictions(self, method):
@@ -277,11 +267,12 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     token_control: Part | None = None
     turn_control: Part | None = None
     filters: tuple[Part, ...] = ()
+    rewards: tuple[Part, ...] = ()
     shaping: tuple[Part, ...] = ()
 
     def __iter__(self) -> Iterator[Part]:
         singles = (self.rollout, self.signal, self.token_control, self.turn_control, self.credit, self.loss)
-        return (part for part in (*singles, *self.filters, *self.shaping) if part is not None)
+        return (part for part in (*singles, *self.filters, *self.rewards, *self.shaping) if part is not None)
 
 
 def _part(kind: str, table: Mapping[str, Any]) -> Part:
@@ -317,8 +308,8 @@ def _contradictions(recipe: Recipe, method: Method) -> Iterator[str]:
             f"The thinking budget ({budget}) can never bind: a reply ends at sampling.max_tokens "
             f"({recipe.sampling.max_tokens})."
         )
-    if recipe.update.old_logprobs == "sampled" and recipe.update.importance_cap:
-        yield "update.importance_cap corrects recomputed log-probabilities; old_logprobs are taken as sampled."
+    if recipe.update.old_logprobs == "sampled" and recipe.importance is not None:
+        yield "[importance] corrects recomputed log-probabilities, and update.old_logprobs are taken as sampled."
 
 
 def recipe_names() -> list[str]:

@@ -32,6 +32,10 @@ class AsyncEnv(Protocol):
         """Return the expert's action (a whole reply at turn level), None where no expert is known."""
         ...
 
+    async def fork(self, seed: int | None = None) -> AsyncEnv:
+        """Return an independent copy in the same state, with noise of its own if a seed is given."""
+        ...
+
     async def close(self) -> None:
         """Free what the environment holds."""
         ...

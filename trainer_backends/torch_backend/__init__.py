@@ -1,0 +1,1 @@
+"""Training in this process with torch: generation, update, checkpoints."""

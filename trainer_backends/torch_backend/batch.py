@@ -1,0 +1,159 @@
+"""From episodes to training rows: exact tokens, masks, turns and rewards.
+
+A row's tensors hold the *sampled* tokens only, in order (T of them at most); prompts and observations stay in ``ids``,
+which the model reads. Nothing is tokenised again: prompt and reply are the ids that the engine was given and drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import InvalidRequest
+from ...records import Episode, Turn
+from ..algorithms.rows import Rows, number
+
+META = "meta-reasoning"
+"""The reward component that belongs to the tag and not to the outcome (RLVMR)."""
+PENALTY = "-penalty"
+"""Components whose names end so are lost by a turn for itself alone (T2PO's format penalty)."""
+
+
+@dataclass
+class Sample:
+    """One training row.
+
+    Attributes:
+        ids: tokens as the model reads them.
+        places: where in ``ids`` the sampled tokens stand; at least 1.
+        trained: whether each of them is trained; forced tokens are not.
+        turns: turn of each.
+        logprobs: as the engine recorded them.
+        rewards: of each.
+        episode: the episode it comes from.
+        turn: place in the episode of a turn row; 0 for a row of a whole trajectory.
+        last: the turns in it.
+        node: number in its tree, for the row of a node; -1 otherwise.
+        weight: how often its tokens count (shared prefixes), 1 otherwise.
+    """
+
+    ids: list[int]
+    places: list[int] = field(default_factory=list)
+    trained: list[bool] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    episode: Episode = field(default_factory=lambda: Episode("", "", "", 0))
+    turn: int = 0
+    node: int = -1
+    weight: float = 1.0
+
+
+def samples_of(episode: Episode, rows: Literal["turn", "trajectory"]) -> Iterator[Sample]:
+    """Yield the training rows of an episode; an episode without tokens (a scripted policy's) has none.
+
+    Raises:
+        InvalidRequest: a whole trajectory is wanted, but its prompts do not continue one another.
+    """
+    if rows == "turn":
+        for turn in episode.turns:
+            if turn.completion.token_ids:
+                sample = _extended(Sample(ids=[], episode=episode, turn=turn.index), turn)
+                _reward_turn_row(sample, episode, turn)
+                yield sample
+        return
+    sample = Sample(ids=[], episode=episode)
+    for turn in episode.turns:
+        if turn.completion.token_ids:
+            _extended(sample, turn)
+            sample.rewards[-1] += turn.reward
+    if sample.places:
+        yield sample
+
+
+def _extended(sample: Sample, turn: Turn) -> Sample:
+    completion = turn.completion
+    prompt, tokens = completion.prompt_ids or [], completion.token_ids or []
+    if sample.ids != prompt[: len(sample.ids)]:
+        raise InvalidRequest(
+            f"Turn {turn.index} of episode {sample.episode.id} does not go on from the turn before.",
+            hint='Whole trajectories need a prompt style that grows ("chat"); else set sampling.rows = "turn".',
+        )
+    sample.ids = [*prompt, *tokens]
+    sample.places += range(len(prompt), len(sample.ids))
+    sample.trained += [not forced for forced in completion.forced or [False] * len(tokens)]
+    sample.turns += [turn.index] * len(tokens)
+    sample.logprobs += completion.logprobs or [0.0] * len(tokens)
+    sample.rewards += [0.0] * len(tokens)
+    return sample
+
+
+def parts_of(rewards: Mapping[str, float]) -> tuple[float, float, float]:
+    """Return what a turn earned for the task, lost for itself (positive), and earned for its tag."""
+    meta = rewards.get(META, 0.0)
+    lost = -sum(value for name, value in rewards.items() if name.endswith(PENALTY))
+    return sum(rewards.values()) - meta + lost, lost, meta
+
+
+def _reward_turn_row(sample: Sample, episode: Episode, turn: Turn) -> None:
+    """Give a turn row the episode's outcome, less what this very turn lost (GiGPO, RLVMR)."""
+    outcome = sum(parts_of(each.rewards)[0] for each in episode.turns)
+    sample.rewards[-1] = outcome - parts_of(turn.rewards)[1]
+
+
+def rows_of(samples: Sequence[Sample]) -> Rows:
+    """Return the tensors of some rows, on the CPU."""
+    width = max(len(sample.places) for sample in samples)
+
+    def padded(values: Sequence[Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
+        return torch.tensor([[*each, *[fill] * (width - len(each))] for each in values], dtype=dtype)
+
+    earned = [_turn_parts(sample) for sample in samples]
+    floats = torch.float32
+    return Rows(
+        loss_mask_BT=padded([sample.trained for sample in samples], 0, torch.bool),
+        token_rewards_BT=padded([sample.rewards for sample in samples], 0.0, floats),
+        group_B=number([sample.episode.group or (sample.episode.env, sample.episode.task) for sample in samples]),
+        trajectory_B=number([sample.episode.id for sample in samples]),
+        turn_B=torch.tensor([sample.turn for sample in samples]),
+        turn_ids_BT=padded([sample.turns for sample in samples], -1, torch.long),
+        step_reward_B=torch.tensor([each[0] for each in earned], dtype=floats),
+        step_penalty_B=torch.tensor([each[1] for each in earned], dtype=floats),
+        environment_B=number([sample.episode.env for sample in samples]),
+        anchors=[_turn(sample).anchor for sample in samples],
+        tags=[_turn(sample).tag or "none" for sample in samples],
+        meta_reward_B=torch.tensor([each[2] for each in earned], dtype=floats),
+        rollout_logprobs_BT=padded([sample.logprobs for sample in samples], 0.0, floats),
+        token_weights_BT=_weights(samples, width),
+    )
+
+
+def _turn(sample: Sample) -> Turn:
+    return sample.episode.turns[sample.turn]
+
+
+def _turn_parts(sample: Sample) -> tuple[float, float, float]:
+    return parts_of(_turn(sample).rewards)
+
+
+def _weights(samples: Sequence[Sample], width: int) -> Tensor | None:
+    if all(sample.weight == 1.0 for sample in samples):
+        return None
+    return torch.tensor([sample.weight for sample in samples]).unsqueeze(-1).expand(-1, width).contiguous()
+
+
+def micro_batches(samples: Sequence[Sample], tokens: int) -> Iterator[list[int]]:
+    """Yield the numbers of rows that are computed together: alike in length, at most ``tokens`` with padding."""
+    order = sorted(range(len(samples)), key=lambda place: len(samples[place].ids))
+    batch: list[int] = []
+    for place in order:
+        if batch and (len(batch) + 1) * len(samples[place].ids) > tokens:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch

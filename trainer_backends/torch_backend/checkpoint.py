@@ -1,0 +1,95 @@
+"""Checkpoints: whole or not there.
+
+A checkpoint is a folder ``step-000120`` that is written under another name, flushed to the disk and then renamed. It is
+a plain Hugging Face folder (weights, tokenizer) with the trainer's state beside them, so that it can be evaluated,
+served and trained on as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import RecordError
+
+STATE, TENSORS = "trainer.json", "trainer.pt"
+
+
+def save(
+    folder: Path, step: int, model: Any, tokenizer: Any, tensors: dict[str, Any], state: dict[str, Any], keep: int = 2
+) -> Path:
+    """Write a checkpoint and remove all but the newest ``keep``.
+
+    Args:
+        folder: the run's folder of checkpoints.
+        step: training steps done.
+        model: its weights are saved as Hugging Face does.
+        tokenizer: beside them.
+        tensors: optimizer and other state with tensors.
+        state: everything else, as JSON.
+        keep: how many stay.
+
+    Raises:
+        RecordError: the disk refused; older checkpoints stay as they are.
+    """
+    target = folder / f"step-{step:06d}"
+    draft = folder / f".draft-{step:06d}-{os.getpid()}"
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        # Clones: the decoder lays weights out as views of one another's storage, which the format refuses.
+        weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        model.save_pretrained(draft, state_dict=weights)
+        tokenizer.save_pretrained(draft)
+        torch.save(tensors, draft / TENSORS)
+        (draft / STATE).write_text(json.dumps({"step": step, **state}, indent=1))
+        for path in draft.iterdir():
+            _flush(path)
+        shutil.rmtree(target, ignore_errors=True)
+        draft.rename(target)
+        _flush(folder)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise RecordError(
+            f"Checkpoint {target} could not be written: {error}.", hint="Free disk space, then resume the run."
+        ) from error
+    for old in list(found(folder))[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def found(folder: Path) -> Iterator[Path]:
+    """Yield the checkpoints of a run, the oldest first; drafts of a killed run are none."""
+    yield from sorted(path for path in folder.glob("step-*") if (path / STATE).is_file())
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the newest checkpoint, None where there is none."""
+    return next(reversed(list(found(folder))), None)
+
+
+def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (tensors, state) of a checkpoint.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    try:
+        tensors = torch.load(path / TENSORS, map_location="cpu", weights_only=False)
+        return tensors, json.loads((path / STATE).read_text())
+    except (OSError, ValueError, RuntimeError, EOFError) as error:
+        raise RecordError(f"Checkpoint {path} is damaged: {error}.", hint="Remove it: an older one is used.") from error

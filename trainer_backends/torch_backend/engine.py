@@ -1,0 +1,322 @@
+"""Continuous batching: replies of many episodes are generated together, each leaves when it is done.
+
+A request joins the running batch at the next token, and its place is free again with its last one: no request waits
+for another. Prompts share what they have in common: each place of the cache remembers its tokens, and a prompt is
+computed only from where it differs from the most similar one, its own earlier turn or a group member's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...errors import InvalidRequest
+from ..algorithms.thinking import Control
+from .decoder import Decoder
+from .sampling import Drawn, Sampling, draw
+
+COPY_FROM = 8
+"""Tokens in common from which on it pays to copy them from a place that stays in use."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One reply, wanted or being generated.
+
+    Attributes:
+        prompt: token ids.
+        sampling: how to generate.
+        rng: source of the reply's randomness; it belongs to the episode.
+        ids: tokens so far.
+        logprobs: of each, see ``Drawn``.
+        entropies: of the distribution each was drawn from.
+        scores: uncertainty signal of each, where the engine has a control with one.
+        forced: whether each was forced and not drawn.
+        causes: why tokens were forced.
+        stopped: "stop" at an end token, "length" at the limit, "" before.
+        reused: prompt tokens that were taken from the cache.
+    """
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    rng: np.random.Generator
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    scores: list[float] | None = None
+    forced: list[bool] | None = None
+    causes: tuple[str, ...] = ()
+    stopped: str = ""
+    reused: int = 0
+    future: asyncio.Future[Request] | None = None
+    uniform: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+
+class Engine:
+    """Generates replies with one model.
+
+    Args:
+        model: see :class:`Decoder`.
+        stop: ids of tokens that end a reply.
+        slots: replies generated at a time.
+        places: rows of the cache; those beyond ``slots`` keep earlier turns.
+        control: token control and signal (``algorithms/token_control``), None for none.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        stop: Collection[int],
+        *,
+        slots: int = 64,
+        places: int | None = None,
+        control: Control | None = None,
+    ) -> None:
+        self.stop = frozenset(stop)
+        self.control = control
+        self.slots = slots
+        self.decoder = Decoder(model, max(places or 2 * slots, slots))
+        self.waiting: deque[Request] = deque()
+        self.active: list[Request] = []
+        """The requests in the first places, in their order."""
+        self.steps = 0
+        self.generated = 0
+        self.prefilled = 0
+        self._held = np.full((self.decoder.places, 64), -1, dtype=np.int64)
+        self._used = np.zeros(self.decoder.places, dtype=np.int64)
+        self._clock = 0
+        self._runner: asyncio.Task[None] | None = None
+        self._futures: set[asyncio.Future[Request]] = set()
+
+    # Asynchronous use ------------------------------------------------------------------------------
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, rng: np.random.Generator) -> Request:
+        """Generate one reply, together with all others that are asked for meanwhile.
+
+        Raises:
+            InvalidRequest: prompt and reply are longer than the model takes.
+        """
+        request = self.submit(prompt, sampling, rng)
+        request.future = asyncio.get_running_loop().create_future()
+        self._futures.add(request.future)
+        request.future.add_done_callback(self._futures.discard)
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+        return await request.future
+
+    async def _run(self) -> None:
+        try:
+            while self.waiting or self.active:
+                # Episodes whose turn came back get the chance to ask for the next one before the batch goes on.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                for request in self.step():
+                    if request.future is not None and not request.future.done():
+                        request.future.set_result(request)
+        except Exception as error:
+            # Whoever waits must learn of it, whatever state the batch was left in.
+            for future in list(self._futures):
+                if not future.done():
+                    future.set_exception(error)
+            self.waiting.clear()
+            self.reset()
+
+    # Synchronous use -------------------------------------------------------------------------------
+
+    def submit(self, prompt: Sequence[int], sampling: Sampling, rng: np.random.Generator) -> Request:
+        """Queue a request; :meth:`step` works on it.
+
+        Raises:
+            InvalidRequest: the prompt is empty, or prompt and reply are longer than the model takes.
+        """
+        if not prompt:
+            raise InvalidRequest("The prompt has no token.", hint="Send at least one.")
+        if len(prompt) + sampling.max_tokens > self.decoder.limit:
+            raise InvalidRequest(
+                f"Prompt ({len(prompt)} tokens) and reply (up to {sampling.max_tokens}) are longer than the model "
+                f"takes ({self.decoder.limit}).",
+                hint="Shorten the memory of the prompt, or the reply.",
+            )
+        request = Request(prompt, sampling, rng, uniform=rng.random(sampling.max_tokens))
+        self.waiting.append(request)
+        return request
+
+    def step(self) -> list[Request]:
+        """Admit what fits, generate one token for every active request, and return those that are done."""
+        finished = self._retired(self._admit()) if self.waiting and len(self.active) < self.slots else []
+        if self.active:
+            ids = torch.tensor([request.ids[-1] for request in self.active], device=self.decoder.device)
+            finished += self._retired(self._take(self.active, self.decoder.step(ids), ids))
+            self.steps += 1
+        return finished
+
+    def run(self) -> Iterator[Request]:
+        """Work until nothing is left; yield the requests as they are done."""
+        while self.waiting or self.active:
+            yield from self.step()
+
+    def reset(self) -> None:
+        """Forget everything cached, as is needed when the weights have changed; active requests are dropped."""
+        if self.control is not None:
+            for place in range(self.decoder.places):
+                if place in self.control:
+                    self.control.remove(place)
+        self.active.clear()
+        self._held.fill(-1)
+
+    # Inside ----------------------------------------------------------------------------------------
+
+    def _admit(self) -> list[Request]:
+        """Bring waiting requests into the batch: compute what is new of their prompts, and draw their first token."""
+        joining: list[tuple[Request, int]] = []
+        twins: list[tuple[Request, int]] = []
+        seen: dict[tuple[int, ...], int] = {}
+        before = len(self.active)
+        while self.waiting and len(self.active) < self.slots:
+            request = self.waiting.popleft()
+            prompt = np.asarray(request.prompt, dtype=np.int64)
+            twin = seen.setdefault(tuple(request.prompt), len(joining))
+            self._place(prompt if twin == len(joining) else prompt[:0], request)
+            if twin == len(joining):
+                joining.append((request, len(self.active) - 1))
+            else:
+                twins.append((request, twin))
+        logits = self._prefill(joining)
+        order = {id(request): row for row, (request, _) in enumerate(joining)}
+        for request, twin in twins:
+            source, place = joining[twin][1], self.active.index(request)
+            self.decoder.copy(source, place, len(request.prompt))
+            self._hold(place, np.asarray(request.prompt, dtype=np.int64))
+            request.reused = len(request.prompt)
+            order[id(request)] = twin
+        if self.control is not None:
+            for place in range(before, len(self.active)):
+                self.control.add(place, self.active[place].prompt)
+        admitted = self.active[before:]
+        return self._take(admitted, logits[[order[id(request)] for request in admitted]], None)
+
+    def _place(self, prompt: NDArray[np.int64], request: Request) -> None:
+        """Choose a place for a request, with as much of its prompt as the cache holds, and make it active."""
+        first_idle = len(self.active)
+        common = self._common(prompt)
+        idle = common[first_idle:]
+        place = first_idle + int(idle.argmax())
+        source = int(common.argmax())
+        reuse = int(common[place])
+        if common[source] >= reuse + COPY_FROM or reuse == 0:
+            # The place that was not used for longest gives way.
+            place = first_idle + int(self._used[first_idle:].argmin())
+            reuse = int(common[source])
+            if reuse:
+                self.decoder.copy(source, place, reuse)
+        self.decoder.lengths[place] = reuse
+        self._hold(place, prompt[:reuse])
+        request.reused = reuse
+        self._swap(place, first_idle)
+        self.active.append(request)
+
+    def _common(self, prompt: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens every place has in common with a prompt; its last one is always computed anew."""
+        width = min(len(prompt) - 1, self._held.shape[1])
+        if width <= 0:
+            return np.zeros(self.decoder.places, dtype=np.int64)
+        equal = self._held[:, :width] == prompt[:width]
+        return np.where(equal.all(1), width, equal.argmin(1))
+
+    def _prefill(self, joining: list[tuple[Request, int]]) -> Tensor:
+        parts = [list(request.prompt[request.reused :]) for request, _ in joining]
+        counts = [len(part) for part in parts]
+        ids = np.zeros((len(parts), max(counts)), dtype=np.int64)
+        for row, part in enumerate(parts):
+            ids[row, : counts[row]] = part
+        device = self.decoder.device
+        places = torch.tensor([place for _, place in joining], device=device)
+        logits = self.decoder.extend(torch.from_numpy(ids).to(device), places, torch.tensor(counts, device=device))
+        self.prefilled += sum(counts)
+        for request, place in joining:
+            self._hold(place, np.asarray(request.prompt, dtype=np.int64))
+        return logits
+
+    def _hold(self, place: int, tokens: NDArray[np.int64]) -> None:
+        if len(tokens) > self._held.shape[1]:
+            wider = np.full((self.decoder.places, max(len(tokens), 2 * self._held.shape[1])), -1, dtype=np.int64)
+            wider[:, : self._held.shape[1]] = self._held
+            self._held = wider
+        self._held[place, : len(tokens)] = tokens
+        self._held[place, len(tokens) :] = -1
+
+    def _take(self, requests: list[Request], logits: Tensor, last: Tensor | None) -> list[Request]:
+        """Draw the next token of some requests, the last ones of ``active``; return those that are done.
+
+        ``last`` are the tokens before, None where there are none yet.
+        """
+        forced = None
+        if self.control is not None:
+            first = len(self.active) - len(requests)
+            places = torch.arange(first, len(self.active), device=logits.device) if first else None
+            forced = self.control.step(logits, torch.zeros(len(requests)).long() if last is None else last, places)
+        drawn = self._draw(requests, logits)
+        if forced is not None:
+            drawn = drawn.forced(forced.mask_B, forced.tokens_B, logits)
+        done = []
+        for request, token, logprob, entropy in zip(
+            requests, drawn.ids_B.tolist(), drawn.logprobs_B.tolist(), drawn.entropies_B.tolist(), strict=True
+        ):
+            request.ids.append(token)
+            request.logprobs.append(logprob)
+            request.entropies.append(entropy)
+            if token in self.stop:
+                request.stopped = "stop"
+            elif len(request.ids) == request.sampling.max_tokens:
+                request.stopped = "length"
+            if request.stopped:
+                done.append(request)
+        self.generated += len(requests)
+        return done
+
+    def _draw(self, requests: list[Request], logits: Tensor) -> Drawn:
+        samplings = [request.sampling for request in requests]
+        uniform = [request.uniform[len(request.ids)] for request in requests]
+        options: dict[str, Tensor] = {}
+        if any(sampling.truncates for sampling in samplings):
+            options["top_p_B"] = torch.tensor([sampling.top_p for sampling in samplings], device=logits.device)
+            options["top_k_B"] = torch.tensor([sampling.top_k for sampling in samplings], device=logits.device)
+        temperature = torch.tensor([sampling.temperature for sampling in samplings], device=logits.device)
+        return draw(logits, temperature, torch.tensor(uniform, dtype=torch.float32, device=logits.device), **options)
+
+    def _retired(self, done: list[Request]) -> list[Request]:
+        for request in done:
+            self._retire(self.active.index(request))
+        return done
+
+    def _retire(self, place: int) -> None:
+        """Take a finished request out of the batch; its place keeps its tokens, but for the last, never computed."""
+        request = self.active[place]
+        last = len(self.active) - 1
+        if self.control is not None:
+            trace = self.control.remove(place)
+            request.scores = None if trace.scores_T is None else trace.scores_T.tolist()
+            request.forced = trace.forced_T.tolist()
+            request.causes = trace.causes
+            if place != last:
+                self.control.move(last, place)
+        self._hold(place, np.asarray([*request.prompt, *request.ids[:-1]], dtype=np.int64))
+        self._swap(place, last)
+        self.active[place] = self.active[last]
+        self.active.pop()
+        self._clock += 1
+        self._used[last] = self._clock
+
+    def _swap(self, first: int, second: int) -> None:
+        if first != second:
+            self.decoder.swap(first, second)
+            self._held[[first, second]] = self._held[[second, first]]
+            self._used[[first, second]] = self._used[[second, first]]

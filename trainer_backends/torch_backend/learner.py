@@ -1,0 +1,274 @@
+"""The update: forward passes over training rows, losses from the recipe's parts, optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import TurngymError
+from ..algorithms.aggregate import Mode, Totals, aggregate
+from ..algorithms.entropy import entropy_and_logprobs, entropy_bonus
+from ..algorithms.importance import correct
+from ..algorithms.kl import kl
+from ..algorithms.parts import Part
+from ..algorithms.rows import Rows
+from ..algorithms.tensors import masked_mean
+from ..algorithms.value_loss import value_loss
+from ..recipes import Recipe
+from .batch import Sample, micro_batches
+from .decoder import supported
+
+
+class Diverged(TurngymError):
+    """The loss or the gradient is no finite number."""
+
+    code, status, title = "DIVERGED", 500, "Training diverged"
+
+
+class Passed:
+    """What one forward pass gives for the sampled tokens of some rows.
+
+    Attributes:
+        logprobs_BT: of the sampled tokens at the sampling temperature.
+        entropies_BT: of the distributions at that temperature.
+        values_BT: the critic's, None without one.
+    """
+
+    def __init__(self, logprobs_BT: Tensor, entropies_BT: Tensor, values_BT: Tensor | None) -> None:
+        self.logprobs_BT = logprobs_BT
+        self.entropies_BT = entropies_BT
+        self.values_BT = values_BT
+
+
+class Learner:
+    """A policy's weights, its critic's, and their optimizer.
+
+    Args:
+        model: a Hugging Face causal LM.
+        recipe: numbers of the update.
+        loss: the policy loss.
+        reference: frozen copy for the KL penalty, None without one.
+    """
+
+    def __init__(self, model: Any, recipe: Recipe, loss: Part, reference: Any = None) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.loss = loss
+        self.reference = reference
+        self.head: nn.Linear | None = None
+        if recipe.critic is not None:
+            self.head = nn.Linear(model.config.hidden_size, 1).to(self.device)
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+        self.optimizer = torch.optim.AdamW(self._groups(), betas=recipe.update.betas, weight_decay=0.0)
+        self.updates = 0
+
+    def _groups(self) -> list[dict[str, Any]]:
+        update = self.recipe.update
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        # Norms and biases are not decayed.
+        groups = [
+            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": update.weight_decay},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        for group in groups:
+            group["lr"] = group["base"] = update.learning_rate
+        if self.head is not None and self.recipe.critic is not None:
+            rate = self.recipe.critic.learning_rate
+            groups.append({"params": list(self.head.parameters()), "weight_decay": 0.0, "lr": rate, "base": rate})
+        return groups
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device  # type: ignore[no-any-return]
+
+    # Forward ---------------------------------------------------------------------------------------
+
+    def run(self, samples: Sequence[Sample], model: Any = None) -> Passed:
+        """Compute log-probabilities, entropies and values of the sampled tokens of some rows."""
+        model = self.model if model is None else model
+        ids, mask = self._padded(samples)
+        rows, width = len(samples), max(len(sample.places) for sample in samples)
+        # The distribution of a token stands one place before it.
+        where = torch.tensor([(row, place) for row, sample in enumerate(samples) for place in sample.places])
+        row, place = where[:, 0].to(self.device), where[:, 1].to(self.device)
+        column = torch.tensor([column for sample in samples for column in range(len(sample.places))]).to(self.device)
+        hidden, logits = self._states(model, ids, mask, row, place - 1)
+        temperature = self.recipe.sampling.temperature or 1.0
+        entropies, logprobs = entropy_and_logprobs(logits, ids[row, place], temperature)
+        values = None if self.head is None else self.head(hidden.float()).squeeze(-1)
+
+        def spread(flat: Tensor) -> Tensor:
+            return flat.new_zeros(rows, width).index_put((row, column), flat)
+
+        return Passed(spread(logprobs), spread(entropies), None if values is None else spread(values))
+
+    def _padded(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+        length = max(len(sample.ids) for sample in samples)
+        ids = torch.zeros(len(samples), length, dtype=torch.long)
+        mask = torch.zeros(len(samples), length, dtype=torch.long)
+        for number, sample in enumerate(samples):
+            ids[number, : len(sample.ids)] = torch.tensor(sample.ids)
+            mask[number, : len(sample.ids)] = 1
+        return ids.to(self.device), mask.to(self.device)
+
+    def _states(self, model: Any, ids: Tensor, mask: Tensor, row: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Return hidden states and logits at some places; only there are logits computed."""
+        if supported(model):
+            hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[row, place]
+            return hidden, model.lm_head(hidden)
+        # Other families may do something to their logits that only their own forward knows.
+        out = model(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=self.head is not None)
+        hidden = out.hidden_states[-1][row, place] if self.head is not None else out.logits[row, place]
+        return hidden, out.logits[row, place]
+
+    @torch.no_grad()
+    def measure(self, samples: Sequence[Sample], rows: Rows) -> Rows:
+        """Return the rows with old log-probabilities, entropies, values and the reference's log-probabilities."""
+        shape = rows.loss_mask_BT.shape
+        names = ["old_logprobs_BT", "entropies_BT"]
+        names += ["values_BT"] if self.head is not None else []
+        names += ["ref_logprobs_BT"] if self.reference is not None else []
+        found: dict[str, Any] = {name: torch.zeros(shape) for name in names}
+        self.model.eval()
+        for batch in micro_batches(samples, self.recipe.update.micro_tokens):
+            chosen = [samples[number] for number in batch]
+            passed = self.run(chosen)
+            width = passed.logprobs_BT.shape[1]
+            index = torch.tensor(batch)
+            found["old_logprobs_BT"][index, :width] = passed.logprobs_BT.cpu()
+            found["entropies_BT"][index, :width] = passed.entropies_BT.cpu()
+            if passed.values_BT is not None:
+                found["values_BT"][index, :width] = passed.values_BT.cpu()
+            if self.reference is not None:
+                found["ref_logprobs_BT"][index, :width] = self.run(chosen, self.reference).logprobs_BT.cpu()
+        if self.recipe.update.old_logprobs == "sampled":
+            found["old_logprobs_BT"] = rows.need("rollout_logprobs_BT", "update")
+        return replace(rows, **found)
+
+    # Update ----------------------------------------------------------------------------------------
+
+    def update(
+        self, samples: Sequence[Sample], rows: Rows, advantages_BT: Tensor, returns_BT: Tensor | None, rng: Any
+    ) -> Iterator[dict[str, float]]:
+        """Take optimizer steps over the rows; yield the metrics of each.
+
+        Args:
+            samples: the rows' tokens.
+            rows: their tensors, measured.
+            advantages_BT: what credit and shaping gave.
+            returns_BT: the critic's targets.
+            rng: ``numpy`` generator of the order of rows.
+
+        Raises:
+            Diverged: a loss or gradient is not finite; the weights are as before that step.
+        """
+        update = self.recipe.update
+        counted = rows.counted_B.nonzero().squeeze(-1).tolist()
+        for _ in range(update.epochs):
+            order = [counted[place] for place in rng.permutation(len(counted))]
+            size = update.mini_batch or len(order)
+            for start in range(0, len(order), size):
+                yield self._step(samples, rows, advantages_BT, returns_BT, order[start : start + size])
+
+    def _step(
+        self, samples: Sequence[Sample], rows: Rows, advantages: Tensor, returns: Tensor | None, batch: Sequence[int]
+    ) -> dict[str, float]:
+        self.model.train()
+        weights = rows.token_weights_BT
+        index = torch.tensor(list(batch))
+        totals = Totals.of(rows.loss_mask_BT[index], None if weights is None else weights[index])
+        sums: dict[str, float] = {}
+        self.optimizer.zero_grad(set_to_none=True)
+        chosen = [samples[number] for number in batch]
+        for places in micro_batches(chosen, self.recipe.update.micro_tokens):
+            numbers = [batch[place] for place in places]
+            part = _part(rows, numbers, max(len(samples[number].places) for number in numbers), self.device)
+            width = part.loss_mask_BT.shape[1]
+            at = torch.tensor(numbers)
+            loss, metrics = self._loss(
+                [samples[number] for number in numbers],
+                part,
+                advantages[at, :width].to(self.device),
+                None if returns is None else returns[at, :width].to(self.device),
+                totals,
+            )
+            self._check(loss, numbers)
+            loss.backward()  # type: ignore[no-untyped-call]
+            share = float(part.loss_mask_BT.sum()) / max(1.0, float(rows.loss_mask_BT[index].sum()))
+            for name, value in metrics.items():
+                # Losses add up over micro-batches, means are weighted by their tokens.
+                sums[name] = sums.get(name, 0.0) + float(value) * (1.0 if name.endswith("loss") else share)
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = nn.utils.clip_grad_norm_(trained, self.recipe.update.grad_clip)
+        self._check(norm, batch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base"] * self.rate()
+        self.optimizer.step()
+        self.updates += 1
+        return {**sums, "gradient_norm": float(norm), "learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def rate(self) -> float:
+        """Return the learning rate's factor: it rises during the warm-up, then stays."""
+        steps = self.recipe.update.warmup * self.recipe.run.steps
+        return min(1.0, (self.updates + 1) / steps) if steps > 1 else 1.0
+
+    def _loss(
+        self, samples: Sequence[Sample], rows: Rows, advantages: Tensor, returns: Tensor | None, totals: Totals
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        recipe, mask = self.recipe, rows.loss_mask_BT
+        passed = self.run(samples)
+        rows = replace(rows, logprobs_BT=passed.logprobs_BT)
+
+        default: Mode = getattr(self.loss.module, "AGGREGATION", "token-mean")
+        mode = default if recipe.update.aggregation == "" else recipe.update.aggregation
+
+        def total(loss_BT: Tensor) -> Tensor:
+            return aggregate(loss_BT, mask, mode, totals=totals, token_weights_BT=rows.token_weights_BT)
+
+        policy = self.loss(rows, advantages)
+        loss_BT, metrics = policy.loss_BT, dict(policy.metrics)
+        if recipe.importance is not None:
+            old, sampled = rows.need("old_logprobs_BT", "importance"), rows.need("rollout_logprobs_BT", "importance")
+            correction = correct(old, sampled, mask, recipe.importance)
+            loss_BT = loss_BT * correction.weights_BT
+            metrics |= correction.metrics
+        metrics["policy_loss"] = total(loss_BT).detach()
+        metrics["entropy"] = masked_mean(passed.entropies_BT.detach(), mask)
+        loss = total(loss_BT + entropy_bonus(passed.entropies_BT, recipe.entropy.coefficient))
+        if self.reference is not None:
+            distance = kl(passed.logprobs_BT, rows.need("ref_logprobs_BT", "kl"), recipe.kl.estimator)
+            metrics["kl"] = masked_mean(distance.detach(), mask)
+            loss = loss + recipe.kl.coefficient * total(distance)
+        if passed.values_BT is not None and returns is not None and recipe.critic is not None:
+            old_values = rows.need("values_BT", "critic")
+            value = value_loss(passed.values_BT, old_values, returns, mask, clip=recipe.critic.clip)
+            metrics |= {**value.metrics, "value_loss": total(value.loss_BT).detach()}
+            loss = loss + recipe.critic.coefficient * total(value.loss_BT)
+        return loss, {name: value.detach() for name, value in metrics.items()}
+
+    def _check(self, value: Tensor, batch: Sequence[int]) -> None:
+        if not torch.isfinite(value):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise Diverged(
+                f"The loss or its gradient is {float(value.detach())} in update {self.updates + 1}.",
+                hint="Lower the learning rate, or look at the saved batch.",
+                rows=list(batch),
+            )
+
+
+def _part(rows: Rows, numbers: Sequence[int], width: int, device: torch.device) -> Rows:
+    """Return some rows, cut to the width they need, on the device of the weights."""
+    index = torch.tensor(list(numbers))
+    cut: dict[str, Any] = {}
+    for each in fields(rows):
+        value = getattr(rows, each.name)
+        if isinstance(value, Tensor):
+            taken = value[index] if value.shape[0] == rows.loss_mask_BT.shape[0] else value
+            cut[each.name] = (taken[:, :width] if taken.ndim == 2 else taken).to(device)
+    return replace(rows, **cut)

@@ -1,0 +1,133 @@
+"""A model of this process as a policy: prompts in, token-exact completions out, with controls around the generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ...client.policies.base import BasePolicy, Context
+from ...client.policies.hosted import OVERFLOW
+from ...records import Completion, Message
+from .engine import Engine, Request
+from .sampling import Sampling
+
+Scores = Any
+
+
+class TorchPolicy(BasePolicy):
+    """Answers prompts with an engine's model.
+
+    Args:
+        engine: generates.
+        tokenizer: of the model; its chat template makes the prompt.
+        sampling: how to generate.
+        seed: of the policy's own randomness; each episode has its own generator.
+        turn_control: samples turns again (TDS), None for none.
+        name: name in records.
+        max_prompt_tokens: longer prompts end the episode ("context_overflow").
+
+    Attributes:
+        version: of the weights, kept with every completion.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Any,
+        sampling: Sampling,
+        *,
+        seed: int = 0,
+        turn_control: Any = None,
+        name: str = "policy",
+        max_prompt_tokens: int | None = None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.seed = seed
+        self.turn_control = turn_control
+        self.name = name
+        self.max_prompt_tokens = max_prompt_tokens
+        self.version = 0
+
+    async def act(self, context: Context) -> Completion:
+        """Return the next reply; its ``info`` counts the samples of this turn that were thrown away."""
+        prompt = self.prompt(context)
+        limit = self.engine.decoder.limit - self.sampling.max_tokens
+        if len(prompt) > min(limit, self.max_prompt_tokens or limit):
+            return Completion("", prompt_ids=prompt, finish_reason=OVERFLOW, prompt_tokens=len(prompt))
+        rng = context.rng(self.seed)
+        if self.turn_control is not None and context.turn == 0:
+            self.turn_control.begin(id(context))
+        discarded = tokens = 0
+        while True:
+            request = await self.engine.generate(prompt, self.sampling, rng)
+            tokens += len(request.ids)
+            if self.turn_control is None or not self._again(context, request):
+                break
+            discarded += 1
+        completion = self._completion(prompt, request)
+        if discarded:
+            completion.info |= {"discarded": discarded, "discarded_tokens": tokens - len(request.ids)}
+        context.memory["ids"] = [*prompt, *request.ids]
+        context.memory["messages"] = [*context.messages, Message(role="assistant", content=completion.text)]
+        return completion
+
+    def _again(self, context: Context, request: Request) -> bool:
+        control = self.turn_control
+        if request.scores is None:
+            return bool(control.decide(id(context), None, len(request.ids)))
+        scores = torch.tensor([request.scores], dtype=torch.float64)
+        phi = float(control.config.phi(scores, torch.ones_like(scores)))
+        return bool(control.decide(id(context), phi, len(request.ids)))
+
+    def _completion(self, prompt: list[int], request: Request) -> Completion:
+        shown = request.ids[:-1] if request.stopped == "stop" else request.ids
+        text = self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        forced = request.forced if request.forced is not None and any(request.forced) else None
+        return Completion(
+            text,
+            prompt_ids=prompt,
+            token_ids=request.ids,
+            logprobs=request.logprobs,
+            entropies=request.entropies,
+            certainty=request.scores,
+            forced=forced,
+            finish_reason=request.stopped,
+            prompt_tokens=len(prompt),
+            completion_tokens=len(request.ids),
+            policy_version=self.version,
+            info={"interventions": list(request.causes)} if request.causes else {},
+        )
+
+    def prompt(self, context: Context) -> list[int]:
+        """Return the prompt's token ids; a conversation that grows keeps the ids it has."""
+        messages = context.messages
+        before: Sequence[Message] = context.memory.get("messages", ())
+        if before and list(messages[: len(before)]) == list(before):
+            tail = self._tail(before, messages)
+            if tail is not None:
+                ids: list[int] = context.memory["ids"]
+                end = self.tokenizer.eos_token_id
+                # A reply cut at its limit lacks its end mark.
+                closed = ids if ids[-1] == end else [*ids, end]
+                return [*closed, *tail]
+        return self._encode(self._render(messages, True))
+
+    def _tail(self, before: Sequence[Message], messages: Sequence[Message]) -> list[int] | None:
+        """Return the tokens that the template puts after the last reply; None if it changes what came before."""
+        old, new = self._render(before, False), self._render(messages, True)
+        end = self.tokenizer.eos_token
+        if end not in old or not new.startswith(old):
+            return None
+        return self._encode(old[old.rindex(end) + len(end) :] + new[len(old) :])
+
+    def _render(self, messages: Sequence[Message], ask: bool) -> str:
+        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=ask)
+        return text
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids

@@ -1,0 +1,559 @@
+"""Training in this process: collect, assign credit, update; watch, evaluate, save; go on where it was cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from ...client.evaluation.metrics import measure, summarise
+from ...client.sources import HubSource, LocalSource, Source, Wanted
+from ...envs.core import stable_rng
+from ...envs.presets import load_preset
+from ...envs.turn.hooks import apply_group_hooks, make_hooks
+from ...errors import InvalidRequest, ServerUnavailable
+from ...records import Episode, EpisodeWriter, read_episodes
+from ..algorithms.forest import Forest as Flat
+from ..algorithms.forest import prefix_weights
+from ..algorithms.outcomes import Outcomes
+from ..algorithms.rows import Rows
+from ..recipes import Recipe
+from . import checkpoint
+from .batch import Sample, rows_of, samples_of
+from .collect import Forest, Group, chains, tree
+from .engine import Engine
+from .learner import Diverged, Learner
+from .policy import TorchPolicy
+from .sampling import Sampling
+
+Metrics = dict[str, float]
+Report = Callable[[str, Metrics], None]
+WAIT_S = 5.0
+"""Seconds between two looks at an environment server that is down."""
+
+
+def load_model(path: str, recipe: Recipe, device: str) -> tuple[Any, Any]:
+    """Return (model, tokenizer) of a Hugging Face folder or hub name, with LoRA where the recipe says so.
+
+    Raises:
+        InvalidRequest: there is no such model, or it has no chat template.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        dtype = torch.float32 if device == "cpu" else getattr(torch, recipe.model.dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model = model.to(device)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"No model at {path!r}: {str(error)[:300]}", hint="Name a Hugging Face folder.") from error
+    if tokenizer.chat_template is None:
+        raise InvalidRequest(f"The tokenizer of {path} has no chat template.", hint="Use an instruction-tuned model.")
+    if recipe.model.lora is not None:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **recipe.model.lora))
+    if recipe.model.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    return model, tokenizer
+
+
+class Trainer:
+    """One training run in one folder.
+
+    Args:
+        recipe: method, environment and numbers.
+        out: folder of the run; one that holds a run of the same recipe is continued.
+        model: Hugging Face folder or hub name; None takes the recipe's.
+        url: address of a hub; None makes the environments in this process.
+        device: "cpu" or "cuda".
+        report: told of everything that is logged: (kind, metrics).
+
+    Raises:
+        InvalidRequest: the recipe does not fit, there is no model, or the folder holds another run.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path,
+        *,
+        model: str | None = None,
+        url: str | None = None,
+        device: str = "cpu",
+        report: Report | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.out = out
+        self.method = recipe.parts()
+        self.url = url
+        self.report = report or (lambda kind, metrics: None)
+        self._claim_folder()
+        preset = load_preset(recipe.env.preset)
+        turn = {**preset.turn, **recipe.env.turn}
+        self.wanted = Wanted(preset.env, {**preset.config, **recipe.env.config}, "turn", turn)
+        self.group_hooks = [hook for hook in make_hooks(turn.get("hooks", {})) if hook.of_groups()]
+        self.step = 0
+        self.seconds = 0.0
+        self.best = -1.0
+        last = checkpoint.newest(out / "checkpoints")
+        path = str(last) if last is not None else model or recipe.model.path
+        if not path:
+            raise InvalidRequest("No model was named.", hint="Pass --model DIR, or set model.path in the recipe.")
+        self.model, self.tokenizer = load_model(path, recipe, device)
+        self.reference = self._reference(model or recipe.model.path) if recipe.kl.coefficient else None
+        self.learner = Learner(self.model, recipe, self.method.loss, self.reference)
+        self.policy = self._policy()
+        if last is not None:
+            self._restore(last)
+
+    def _claim_folder(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / "recipe.json"
+        data = msgspec.json.format(msgspec.json.encode(self.recipe), indent=1)
+        if path.is_file() and path.read_bytes() != data:
+            known = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=Recipe))
+            now = msgspec.to_builtins(self.recipe)
+            # A run may be made longer.
+            for each in (known, now):
+                each["run"] = {**each["run"], "steps": 0, "minutes": 0}
+            if known != now:
+                raise InvalidRequest(f"{self.out} holds a run of another recipe.", hint="Name a new folder.")
+        path.write_bytes(data)
+
+    def _reference(self, path: str) -> Any:
+        reference = copy.deepcopy(self.model) if not (self.out / "checkpoints").exists() else None
+        if reference is None:
+            reference, _ = load_model(path, self.recipe, str(self.learner.device))
+        return reference.requires_grad_(False).eval()
+
+    def _policy(self) -> TorchPolicy:
+        recipe, method = self.recipe, self.method
+        control = None
+        if method.token_control is not None or method.signal is not None:
+            control = self._control()
+        stop = {self.tokenizer.eos_token_id, *_ids(self.model.generation_config.eos_token_id)}
+        engine = Engine(
+            self.model,
+            stop,
+            slots=recipe.sampling.slots,
+            control=control,
+        )
+        table = recipe.sampling
+        sampling = Sampling(
+            max_tokens=table.max_tokens, temperature=table.temperature, top_p=table.top_p, top_k=table.top_k
+        )
+        return TorchPolicy(engine, self.tokenizer, sampling, name="policy", max_prompt_tokens=table.max_prompt_tokens)
+
+    def _control(self) -> Any:
+        from ..algorithms import parts
+
+        method = self.method
+        part = method.token_control or parts.load("token_control", "none")
+        signal = None if method.signal is None else method.signal()
+        device = self.model.get_input_embeddings().weight.device
+        return part(part.config.markers(self.tokenizer), signal, device=device)
+
+    # State -----------------------------------------------------------------------------------------
+
+    def _restore(self, path: Path) -> None:
+        tensors, state = checkpoint.load(path)
+        self.learner.optimizer.load_state_dict(tensors["optimizer"])
+        if self.learner.head is not None:
+            self.learner.head.load_state_dict(tensors["head"])
+        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        self.learner.updates = state["updates"]
+        self._forget_later()
+        self.report("resumed", {"step": self.step})
+
+    def _forget_later(self) -> None:
+        """Drop what was recorded after the checkpoint: those steps are taken again."""
+        _keep_lines(self.out / "metrics.jsonl", lambda line: msgspec.json.decode(line)["step"] <= self.step)
+        header, step = b'{"schema"', self.step
+        # Training episodes bear the step they led up from, evaluations the step they came after.
+        _keep_lines(self.out / "episodes.jsonl", lambda line: line.startswith(header) or _step_of(line) < step)
+        _keep_lines(self.out / "eval.jsonl", lambda line: line.startswith(header) or _step_of(line) <= step)
+        for path in self.out.glob("part-*.jsonl"):
+            # Those of this very step were played by these very weights.
+            if path != self._part_file():
+                path.unlink()
+
+    def _part_file(self) -> Path:
+        return self.out / f"part-{self.step:06d}.jsonl"
+
+    def save(self) -> Path:
+        """Write a checkpoint of this very moment."""
+        learner = self.learner
+        tensors = {"optimizer": learner.optimizer.state_dict()}
+        if learner.head is not None:
+            tensors["head"] = learner.head.state_dict()
+        state = {"seconds": self.seconds, "best": self.best, "updates": learner.updates}
+        path = checkpoint.save(self.out / "checkpoints", self.step, self.model, self.tokenizer, tensors, state)
+        for part in self.out.glob("part-*.jsonl"):
+            if part != self._part_file():
+                part.unlink()
+        return path
+
+    # Training --------------------------------------------------------------------------------------
+
+    async def train(self) -> Metrics:
+        """Train to the end of the recipe; return the metrics of the last evaluation."""
+        run = self.recipe.run
+        source: Source = LocalSource() if self.url is None else HubSource(self.url)
+        try:
+            size = await self._reachable(lambda: source.size(self.wanted, self.recipe.env.split))
+            if self.step == 0 and run.eval_every and self._evaluated() is None:
+                await self.evaluate(source)
+            while self.step < run.steps and not self._over():
+                started = time.perf_counter()
+                await self._train_step(source, size)
+                self.seconds += time.perf_counter() - started
+                if run.eval_every and self.step % run.eval_every == 0 and self.step < run.steps:
+                    await self.evaluate(source)
+                if self.step % run.save_every == 0:
+                    self.save()
+            final = self._evaluated() or await self.evaluate(source)
+            self.save()
+            return final
+        finally:
+            await source.aclose()
+
+    def _evaluated(self) -> Metrics | None:
+        """Return the evaluation of this very step, if it was made before the run was cut off."""
+        path = self.out / "metrics.jsonl"
+        for line in path.read_bytes().splitlines() if path.is_file() else ():
+            entry = msgspec.json.decode(line)
+            if entry["kind"] == "eval" and entry["step"] == self.step:
+                return {name: value for name, value in entry.items() if name.startswith("eval_")}
+        return None
+
+    def _over(self) -> bool:
+        return bool(self.recipe.run.minutes) and self.seconds >= 60 * self.recipe.run.minutes
+
+    async def _train_step(self, source: Source, size: int) -> None:
+        clock = _Clock()
+        groups = self._groups(size)
+        self.policy.version = self.step
+        self.policy.seed = int(stable_rng("step", self.recipe.run.seed, self.step).integers(2**53))
+        control = self.method.turn_control
+        self.policy.turn_control = None if control is None else control()
+        engine = self.policy.engine
+        before = (engine.generated, engine.prefilled)
+        episodes, forests = await self._collect(source, groups)
+        clock.lap("rollout_seconds")
+        metrics = self._measures(episodes)
+        metrics |= {
+            "sampled_tokens": float(engine.generated - before[0]),
+            "prompt_tokens": float(engine.prefilled - before[1]),
+        }
+        metrics |= self._learn(episodes, forests, clock)
+        # Keys and values of the old weights are of no use any more.
+        engine.reset()
+        self._file(episodes)
+        self.step += 1
+        metrics |= clock.laps
+        metrics["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        self._log("train", metrics)
+
+    def _groups(self, size: int) -> list[Group]:
+        """Return the tasks of this step: every task once before any comes again, in an order of the run's seed."""
+        recipe = self.recipe
+        wanted = recipe.sampling.tasks
+        groups = []
+        for number in range(self.step * wanted, (self.step + 1) * wanted):
+            epoch, place = divmod(number, size)
+            order = _order(recipe.run.seed, epoch, size)
+            seed = int(stable_rng("group", recipe.run.seed, number).integers(2**53))
+            groups.append(
+                Group(f"s{self.step:06d}.g{number % wanted}", self.wanted, f"{recipe.env.split}/{order(place)}", seed)
+            )
+        return groups
+
+    async def _collect(self, source: Source, groups: list[Group]) -> tuple[list[Episode], list[Forest]]:
+        rollout_part = self.method.rollout
+        # A step that was cut off left its finished episodes here; they were played by these very weights.
+        part_file = self._part_file()
+        writer = EpisodeWriter(part_file)
+        try:
+            if rollout_part.id == "chains":
+                return await self._chains(source, groups, writer, part_file), []
+            vocabulary = int(self.model.config.vocab_size)
+            grown = [tree(self.policy, group, rollout_part, source, vocabulary) for group in groups]
+            forests = list(await asyncio.gather(*grown))
+            return [episode for forest in forests for episode in forest.episodes], forests
+        finally:
+            writer.close()
+
+    async def _chains(
+        self, source: Source, groups: list[Group], writer: EpisodeWriter, part_file: Path
+    ) -> list[Episode]:
+        """Play the groups' episodes; what an unreachable server failed is played again once it is back."""
+        samples, slots = self.method.rollout.config.samples, self.recipe.sampling.slots
+        episodes = {episode.id: episode for episode in read_episodes(part_file)}
+        while True:
+            lost = 0
+            async for episode in chains(self.policy, groups, samples, source, slots, set(episodes)):
+                if _server_down(episode):
+                    lost += 1
+                    continue
+                writer.write(episode)
+                episodes[episode.id] = episode
+            if not lost:
+                return _in_order(list(episodes.values()))
+            self.report("waiting", {"episodes": float(lost)})
+            await asyncio.sleep(WAIT_S)
+
+    def _learn(self, episodes: list[Episode], forests: list[Forest], clock: _Clock) -> Metrics:
+        recipe, method = self.recipe, self.method
+        played = [each for each in episodes if each.status in ("terminated", "truncated")]
+        if not played:
+            return {"trained_rows": 0.0}
+        if self.group_hooks:
+            played = _hooked(self.group_hooks, played)
+        keep = torch.ones(len(played), dtype=torch.bool)
+        for part in method.filters:
+            keep &= part(Outcomes.of(played))
+        chosen = [episode for episode, kept in zip(played, keep.tolist(), strict=True) if kept]
+        metrics = {"kept_share": float(keep.float().mean())}
+        samples, extra = self._samples(chosen, forests)
+        if not samples:
+            return {**metrics, "trained_rows": 0.0}
+        rows = replace(rows_of(samples), **extra)
+        rows = self.learner.measure(samples, rows)
+        clock.lap("measure_seconds")
+        for part in method.rewards:
+            rows = part(rows)
+        credit = method.credit(rows)
+        advantages = credit.advantages_BT
+        for part in method.shaping:
+            advantages = part(rows, advantages)
+        clock.lap("credit_seconds")
+        metrics |= _spread(rows, advantages)
+        rng = stable_rng("update", recipe.run.seed, self.step)
+        try:
+            steps = list(self.learner.update(samples, rows, advantages, credit.returns_BT, rng))
+        except Diverged as error:
+            self._keep_batch(samples, error)
+            raise
+        clock.lap("update_seconds")
+        for name in {name for each in steps for name in each}:
+            metrics[name] = float(np.mean([each[name] for each in steps if name in each]))
+        metrics |= {"updates": float(len(steps)), "trained_rows": float(len(samples))}
+        return metrics
+
+    def _samples(self, episodes: list[Episode], forests: list[Forest]) -> tuple[list[Sample], dict[str, Any]]:
+        """Return the training rows; with trees, one a turn counted once, or one a leaf."""
+        kind = self.recipe.sampling.rows
+        if not forests:
+            return [sample for episode in episodes for sample in samples_of(episode, kind)], {}
+        flat = Flat.of([forest.plan.tree for forest in forests])
+        starts = np.cumsum([0, *(len(forest.plan.tree.nodes) for forest in forests)])
+        chosen = {id(episode) for episode in episodes}
+        samples: dict[int, Sample] = {}
+        for start, forest in zip(starts[:-1], forests, strict=True):
+            for episode, leaf in zip(forest.episodes, forest.leaves, strict=True):
+                if id(episode) not in chosen:
+                    continue
+                branch = forest.plan.tree.branch(forest.plan.tree.nodes[leaf])
+                for turn, sample in zip(branch, samples_of(episode, "turn"), strict=True):
+                    sample.node = int(start) + turn.number
+                    samples.setdefault(sample.node, sample)
+        rows = list(samples.values())
+        tokens = torch.zeros(len(flat), dtype=torch.long)
+        for sample in rows:
+            tokens[sample.node] = sum(sample.trained)
+        weights = prefix_weights(flat, tokens)
+        for sample in rows:
+            sample.weight = float(weights[sample.node])
+        width = max(len(sample.places) for sample in rows) if rows else 0
+        nodes = torch.tensor([sample.node for sample in rows]).unsqueeze(-1).expand(-1, width)
+        return rows, {"forest": flat, "nodes_BT": nodes.contiguous()}
+
+    def _keep_batch(self, samples: Sequence[Sample], error: Diverged) -> None:
+        path = self.out / "diverged.json"
+        rows = [samples[number] for number in error.extra["rows"]]
+        path.write_bytes(msgspec.json.encode([{"episode": row.episode.id, "ids": row.ids} for row in rows]))
+        error.hint = f"Lower the learning rate; the offending rows are in {path}."
+
+    # Watching --------------------------------------------------------------------------------------
+
+    def _file(self, episodes: Sequence[Episode]) -> None:
+        """Move a step's episodes into the run's file."""
+        writer = EpisodeWriter(self.out / "episodes.jsonl")
+        try:
+            for episode in episodes:
+                writer.write(_slim(episode))
+        finally:
+            writer.close()
+
+    def _measures(self, episodes: Sequence[Episode]) -> Metrics:
+        row = measure([summarise(episode) for episode in episodes], resample=False)
+        turns = [turn for episode in episodes for turn in episode.turns]
+        completions = [turn.completion for turn in turns]
+        rewards: dict[str, list[float]] = {}
+        for episode in episodes:
+            rewards.setdefault(episode.group, []).append(episode.reward)
+        stds = [float(np.std(each, ddof=1)) for each in rewards.values() if len(each) > 1]
+        tokens = [completion.completion_tokens or 0 for completion in completions]
+        thrown = [completion.info.get("discarded", 0) for completion in completions]
+        forced = [completion for completion in completions if completion.forced]
+        metrics = {
+            "episodes": float(len(episodes)),
+            "failed": float(sum(episode.status == "failed" for episode in episodes)),
+            "success": row.success.mean if row.success is not None else 0.0,
+            "reward": float(np.mean([episode.reward for episode in episodes])),
+            "score": float(np.mean([episode.score for episode in episodes])),
+            "reward_std": float(np.mean(stds)) if stds else 0.0,
+            "turns": float(np.mean([len(episode.turns) for episode in episodes])),
+            "response_tokens": float(np.mean(tokens)) if tokens else 0.0,
+            "invalid": float(np.mean([not turn.action_valid for turn in turns])) if turns else 0.0,
+            "malformed": float(np.mean([turn.format_valid is False for turn in turns])) if turns else 0.0,
+            "repetitive": float(row.repetitive or 0.0),
+            "sampling_entropy": float(np.mean([h for each in completions for h in each.entropies or ()] or [0.0])),
+            "interventions": float(len(forced)) / max(1, len(completions)),
+            "discarded": float(sum(thrown)) / max(1, len(completions) + sum(thrown)),
+        }
+        won = [episode for episode in episodes if episode.won]
+        if won:
+            spent = [sum(turn.completion.completion_tokens or 0 for turn in episode.turns) for episode in won]
+            metrics["tokens_won"] = float(np.mean(spent))
+            metrics["turns_won"] = float(np.mean([len(episode.turns) for episode in won]))
+        return metrics
+
+    async def evaluate(self, source: Source, tasks: int | None = None) -> Metrics:
+        """Play held-out tasks once each; log and return success with its 95% interval."""
+        run, env = self.recipe.run, self.recipe.env
+        size = await source.size(self.wanted, env.eval_split)
+        count = min(size, tasks or run.eval_tasks)
+        groups = [
+            Group(f"e{self.step:06d}.{place}", self.wanted, f"{env.eval_split}/{place}", place)
+            for place in range(count)
+        ]
+        policy, training = self.policy, self.policy.sampling
+        policy.sampling = msgspec.structs.replace(training, temperature=run.eval_temperature, top_p=1.0, top_k=0)
+        policy.seed, control, policy.turn_control = 0, policy.turn_control, None
+        try:
+            episodes = [
+                episode async for episode in chains(policy, groups, 1, source, self.recipe.sampling.slots, set())
+            ]
+        finally:
+            policy.sampling, policy.turn_control = training, control
+        row = measure([summarise(episode) for episode in episodes])
+        metrics = {f"eval_{name}": value for name, value in self._measures(episodes).items()}
+        if row.success is not None:
+            metrics |= {"eval_success_low": row.success.low, "eval_success_high": row.success.high}
+        writer = EpisodeWriter(self.out / "eval.jsonl")
+        try:
+            for episode in _in_order(episodes):
+                writer.write(_slim(episode))
+        finally:
+            writer.close()
+        self.best = max(self.best, metrics["eval_success"])
+        self._log("eval", metrics)
+        return metrics
+
+    def _log(self, kind: str, metrics: Metrics) -> None:
+        line = {"kind": kind, "step": self.step, "seconds": round(self.seconds, 3), **metrics}
+        with open(self.out / "metrics.jsonl", "ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        self.report(kind, {"step": float(self.step), **metrics})
+
+    async def _reachable(self, ask: Callable[[], Any]) -> Any:
+        """Ask a server that may not be up yet."""
+        while True:
+            try:
+                return await ask()
+            except ServerUnavailable:
+                self.report("waiting", {})
+                await asyncio.sleep(WAIT_S)
+
+
+class _Clock:
+    """Seconds between laps."""
+
+    def __init__(self) -> None:
+        self.laps: Metrics = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+def _order(seed: int, epoch: int, size: int) -> Callable[[int], int]:
+    """Return a permutation of 0 … size-1, made without listing it where it is long."""
+    if size <= 1_000_000:
+        order = stable_rng("order", seed, epoch).permutation(size)
+        return lambda place: int(order[place])
+    return lambda place: int(stable_rng("order", seed, epoch, place).integers(size))
+
+
+def _ids(value: Any) -> list[int]:
+    return [] if value is None else [value] if isinstance(value, int) else list(value)
+
+
+def _slim(episode: Episode) -> Episode:
+    """Return the record without what only training needs and fills the disk."""
+    turns = [
+        msgspec.structs.replace(turn, completion=msgspec.structs.replace(turn.completion, prompt_ids=None))
+        for turn in episode.turns
+    ]
+    return msgspec.structs.replace(episode, turns=turns)
+
+
+def _in_order(episodes: Sequence[Episode]) -> list[Episode]:
+    def key(episode: Episode) -> tuple[Any, ...]:
+        head, _, tail = episode.id.rpartition(".")
+        return (len(head), head, int(tail) if tail.isdigit() else 0)
+
+    return sorted(episodes, key=key)
+
+
+def _server_down(episode: Episode) -> bool:
+    return episode.status == "failed" and (episode.error or {}).get("code") == ServerUnavailable.code
+
+
+def _hooked(hooks: Sequence[Any], episodes: list[Episode]) -> list[Episode]:
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.group, []).append(episode)
+    return [each for group in groups.values() for each in apply_group_hooks(hooks, group)]
+
+
+def _spread(rows: Rows, advantages: torch.Tensor) -> Metrics:
+    mask = rows.loss_mask_BT.bool()
+    taken = advantages[mask]
+    if not taken.numel():
+        return {}
+    return {
+        "advantage_mean": float(taken.mean()),
+        "advantage_std": float(taken.std()) if taken.numel() > 1 else 0.0,
+        "advantage_zero": float((taken == 0).float().mean()),
+        "policy_entropy": float(rows.need("entropies_BT", "trainer")[mask].mean()),
+        "trained_tokens": float(mask.sum()),
+    }
+
+
+def _keep_lines(path: Path, wanted: Callable[[bytes], bool]) -> None:
+    """Rewrite a file of lines with the wanted ones; a line that was cut off by a crash is dropped."""
+    if not path.is_file():
+        return
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and wanted(line)]
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(b"".join(kept))
+    draft.replace(path)
+
+
+def _step_of(line: bytes) -> int:
+    """Return the step in an episode's id: "s000012.g3.1" or "e000010.5"."""
+    return int(msgspec.json.decode(line)["id"].partition(".")[0][1:])
