@@ -23,6 +23,7 @@ from .evaluation.progress import Shown
 from .evaluation.runner import DEFAULT_ROOT, Limits, evaluate
 
 START_S = 60.0
+STEP_S = "300"  # ScienceWorld's expert plans a whole task before the first step; a busy machine needs minutes
 STOP_S = 20.0
 WIDTH = 140
 AT_ONCE = 8  # episodes; a small machine that starts a Java meanwhile answers them all in time
@@ -79,7 +80,7 @@ def hub(folder: Path) -> Iterator[str]:
     package = __package__.partition(".")[0]
     with open(log, "wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"{package}.cli", "serve", "--host", "127.0.0.1", "--port", "0"],
+            [sys.executable, "-m", f"{package}.cli", "serve", "--host", "127.0.0.1", "--port", "0", "--step-timeout", STEP_S],
             stdout=subprocess.PIPE,
             stderr=errors,
             stdin=subprocess.DEVNULL,
