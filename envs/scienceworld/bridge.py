@@ -125,7 +125,7 @@ class Bridge:
             lines = [self._answers.readline() for _ in messages]
         except (OSError, ValueError) as error:
             raise BridgeLost(str(error) or type(error).__name__) from error
-        if not lines[-1].endswith("\n"):
+        if not all(line.endswith("\n") for line in lines):
             raise BridgeLost("the connection was closed")
         values = [_decoded(line[:-1]) for line in lines]
         for line, value in zip(lines, values, strict=True):
