@@ -78,9 +78,10 @@ def hub(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "hub.log"
     package = __package__.partition(".")[0]
+    words = ["--host", "127.0.0.1", "--port", "0", "--step-timeout", STEP_S]
     with open(log, "wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"{package}.cli", "serve", "--host", "127.0.0.1", "--port", "0", "--step-timeout", STEP_S],
+            [sys.executable, "-m", f"{package}.cli", "serve", *words],
             stdout=subprocess.PIPE,
             stderr=errors,
             stdin=subprocess.DEVNULL,
