@@ -169,12 +169,9 @@ class WebShopBrowser(WebShop):
             return Effect(valid=False, effective=False)
         self._log += (done,)
         self._state = self._shop.act(self._state, self._goal, done, self._sample) or self._state
-        view = self._view
-        if view.reward is None:
-            return Effect(effective=(view.url, view.nodes, view.seen) != (before.url, before.nodes, before.seen))
-        if self.success_reward is None:
-            return Effect(view.reward, terminated=True)
-        return Effect(float(self.success_reward) if view.reward == 1 else 0.0, terminated=True)
+        after = self._view
+        changed = (after.url, after.nodes, after.seen) != (before.url, before.nodes, before.seen)
+        return self._paid(after.reward, changed)
 
     def _observe(self) -> str:
         view = self._view
@@ -256,6 +253,8 @@ class WebShopBrowser(WebShop):
         page = browser.read(_READ, self.observation == "html")
         if "step" in page and page["step"] != step:
             raise _Stranded(f"it stands at step {page['step']}, not {step}")
+        if page.get("login"):
+            raise _Stranded("it asks for the API key again")
         if "step" not in page:
             problem = from_problem(msgspec.json.decode(page["problem"])) if page["problem"] else _no_site(page)
             raise _Stranded(str(problem)) if isinstance(problem, SessionNotFound) else problem

@@ -199,11 +199,15 @@ class WebShop(TextEnv):
         if after is None:
             return Effect(valid=False, effective=False)
         self._state = after
-        if after.reward is None:
-            return Effect(effective=after != before)
+        return self._paid(after.reward, after != before)
+
+    def _paid(self, reward: float | None, effective: bool) -> Effect:
+        """Return the effect of an accepted action that led to this reward of eq. 9, None if nothing was bought."""
+        if reward is None:
+            return Effect(effective=effective)
         if self.success_reward is None:
-            return Effect(after.reward, terminated=True)
-        return Effect(float(self.success_reward) if after.reward == 1 else 0.0, terminated=True)
+            return Effect(reward, terminated=True)
+        return Effect(float(self.success_reward) if reward == 1 else 0.0, terminated=True)
 
     def _sample(self, size: int, count: int) -> list[int]:
         return self.np_random.choice(size, count, replace=False).tolist()  # type: ignore[no-any-return]

@@ -210,7 +210,11 @@ class Site:
 
     async def _act(self, request: Request, action: str) -> Response:
         session, step = request.path_params["session"], request.path_params["step"]
-        reply = await self._do(request, "step", Step(session, action, step))
+        try:
+            reply = await self._do(request, "step", Step(session, action, step))
+        except StepConflict as error:
+            told = "This page is not the current one of its session, and nothing was done."
+            raise StepConflict(told, hint="Go on where the shop stands.") from error
         return redirect(f"../{reply.step_index}")
 
 

@@ -88,7 +88,7 @@ class LocalShop:
         if item.step_index != at:
             if item.step_index == at - 1 and item.action == session.action:
                 return session.reply
-            raise StepConflict("This page is no longer the current one; nothing was done.", hint="Go on there.")
+            raise StepConflict(f"The session stands at step {at}.", hint="Ask for its state.")
         observation, reward, terminated, truncated, info = session.env.step(item.action)
         session.action = item.action
         session.reply = Reply(item.session, at + 1, observation, reward, terminated, truncated, info)

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from turngym import make
+from turngym.envs.webshop.browser_driver import browser_for
 from turngym.errors import CapacityReached, ServerUnavailable, Unauthorized
 from turngym.server.auth import COOKIE, TICKET_S, Keyring
 
@@ -330,13 +331,17 @@ def test_the_browser_environment_plays_on_a_hub(locked: Any, monkeypatch: pytest
     monkeypatch.setenv("TURNGYM_API_KEY", OTHER)
     text, env = make("webshop"), make("webshop-browser", url=locked.url + SITE)
     assert text.reset(seed=0, options={"task": "test/1"}) == env.reset(seed=0, options={"task": "test/1"})
+    number = 0
     for number, action in enumerate(text.expert()):
+        if number == 1:  # the ticket runs out: the key is typed in again
+            with browser_for("127.0.0.1") as browser:
+                browser.driver.delete_all_cookies()
         if number == 2:  # the hub forgets: the session is rebuilt there
             for account in locked.hub.accounts:
                 for session in list(account.sessions.values()):
                     locked.on_loop(locked.hub.drop, session)
         assert text.step(action) == env.step(action)
-    assert text.done
+    assert text.done and number > 2
     (card,) = locked.http.get("/v1/sessions", headers={"X-API-Key": OTHER}).json()
     assert (card["task"], card["done"]) == ("test/1", True)
 
