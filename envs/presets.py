@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -78,10 +79,22 @@ def read_config(kind: str, name: str, cls: type[T]) -> T:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{source}: {error}.", hint="Correct the TOML.") from error
     except msgspec.ValidationError as error:
-        known = [field.name for field in msgspec.structs.fields(cls)]
-        unknown = sorted(set(data) - set(known))
-        hint = nearest(unknown[0], known) if unknown else "Correct the value."
-        raise InvalidRequest(f"{source}: {error}.", hint=hint) from error
+        raise InvalidRequest(f"{source}: {error}.", hint=_hint(str(error), cls)) from error
+
+
+def _hint(error: str, cls: type[msgspec.Struct]) -> str:
+    """Return what to do about a msgspec error: the nearest valid key, where a key is unknown."""
+    found = re.search(r"unknown field `(.*?)`(?: - at `\$\.?(.*?)`)?", error)
+    if found is None:
+        return "Correct the value."
+    # The path names the table that the key stands in.
+    table: Any = msgspec.inspect.type_info(cls)
+    for name in filter(None, (found[2] or "").split(".")):
+        inner = next((field.type for field in table.fields if field.encode_name == name.partition("[")[0]), None)
+        for each in getattr(inner, "types", (inner,)):
+            if isinstance(each, msgspec.inspect.StructType):
+                table = each
+    return nearest(found[1], [field.encode_name for field in table.fields])
 
 
 def preset_names() -> list[str]:

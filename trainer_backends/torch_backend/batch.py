@@ -36,9 +36,9 @@ class Sample:
         rewards: of each.
         episode: the episode it comes from.
         turn: place in the episode of a turn row; 0 for a row of a whole trajectory.
-        last: the turns in it.
-        node: number in its tree, for the row of a node; -1 otherwise.
-        weight: how often its tokens count (shared prefixes), 1 otherwise.
+        nodes: node of each token over the trees of a batch; empty without trees.
+        weight: how often its tokens count where a row stands for a shared prefix, else None.
+        leaf: whether such a row ends an episode.
     """
 
     ids: list[int]
@@ -49,8 +49,9 @@ class Sample:
     rewards: list[float] = field(default_factory=list)
     episode: Episode = field(default_factory=lambda: Episode("", "", "", 0))
     turn: int = 0
-    node: int = -1
-    weight: float = 1.0
+    nodes: list[int] = field(default_factory=list)
+    weight: float | None = None
+    leaf: bool = False
 
 
 def samples_of(episode: Episode, rows: Literal["turn", "trajectory"]) -> Iterator[Sample]:
@@ -141,9 +142,8 @@ def _turn_parts(sample: Sample) -> tuple[float, float, float]:
 
 
 def _weights(samples: Sequence[Sample], width: int) -> Tensor | None:
-    if all(sample.weight == 1.0 for sample in samples):
-        return None
-    return torch.tensor([sample.weight for sample in samples]).unsqueeze(-1).expand(-1, width).contiguous()
+    weights = [sample.weight for sample in samples if sample.weight is not None]
+    return torch.tensor(weights).unsqueeze(-1).expand(-1, width).contiguous() if weights else None
 
 
 def micro_batches(samples: Sequence[Sample], tokens: int) -> Iterator[list[int]]:

@@ -169,12 +169,17 @@ class Learner:
             Diverged: a loss or gradient is not finite; the weights are as before that step.
         """
         update = self.recipe.update
-        counted = rows.counted_B.nonzero().squeeze(-1).tolist()
+        counted = set(rows.counted_B.nonzero().squeeze(-1).tolist())
+        units = _units(samples, counted, whole=rows.token_weights_BT is not None)
         for _ in range(update.epochs):
-            order = [counted[place] for place in rng.permutation(len(counted))]
-            size = update.mini_batch or len(order)
-            for start in range(0, len(order), size):
-                yield self._step(samples, rows, advantages_BT, returns_BT, order[start : start + size])
+            batch: list[int] = []
+            for place in rng.permutation(len(units)):
+                batch += units[place]
+                if update.mini_batch and len(batch) >= update.mini_batch:
+                    yield self._step(samples, rows, advantages_BT, returns_BT, batch)
+                    batch = []
+            if batch:
+                yield self._step(samples, rows, advantages_BT, returns_BT, batch)
 
     def _step(
         self, samples: Sequence[Sample], rows: Rows, advantages: Tensor, returns: Tensor | None, batch: Sequence[int]
@@ -183,6 +188,9 @@ class Learner:
         weights = rows.token_weights_BT
         index = torch.tensor(list(batch))
         totals = Totals.of(rows.loss_mask_BT[index], None if weights is None else weights[index])
+        if weights is not None:
+            # Weighted rows stand for the leaves that they are part of.
+            totals = replace(totals, rows=float(sum(samples[number].leaf for number in batch)))
         sums: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
         chosen = [samples[number] for number in batch]
@@ -227,6 +235,8 @@ class Learner:
 
         default: Mode = getattr(self.loss.module, "AGGREGATION", "token-mean")
         mode = default if recipe.update.aggregation == "" else recipe.update.aggregation
+        if rows.token_weights_BT is not None:
+            mode = "seq-mean-token-sum"  # the weights hold the mean over a leaf's tokens
 
         def total(loss_BT: Tensor) -> Tensor:
             return aggregate(loss_BT, mask, mode, totals=totals, token_weights_BT=rows.token_weights_BT)
@@ -260,6 +270,16 @@ class Learner:
                 hint="Lower the learning rate, or look at the saved batch.",
                 rows=list(batch),
             )
+
+
+def _units(samples: Sequence[Sample], counted: set[int], *, whole: bool) -> list[list[int]]:
+    """Return the rows that may not be torn apart: each by itself, or all of a tree."""
+    if not whole:
+        return [[number] for number in sorted(counted)]
+    trees: dict[str, list[int]] = {}
+    for number in sorted(counted):
+        trees.setdefault(samples[number].episode.group, []).append(number)
+    return list(trees.values())
 
 
 def _part(rows: Rows, numbers: Sequence[int], width: int, device: torch.device) -> Rows:

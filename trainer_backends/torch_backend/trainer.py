@@ -6,10 +6,10 @@ import asyncio
 import copy
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -351,32 +351,24 @@ class Trainer:
         return metrics
 
     def _samples(self, episodes: list[Episode], forests: list[Forest]) -> tuple[list[Sample], dict[str, Any]]:
-        """Return the training rows; with trees, one a turn counted once, or one a leaf."""
+        """Return the training rows, and what else their tensors need."""
         kind = self.recipe.sampling.rows
         if not forests:
             return [sample for episode in episodes for sample in samples_of(episode, kind)], {}
         flat = Flat.of([forest.plan.tree for forest in forests])
-        starts = np.cumsum([0, *(len(forest.plan.tree.nodes) for forest in forests)])
-        chosen = {id(episode) for episode in episodes}
-        samples: dict[int, Sample] = {}
-        for start, forest in zip(starts[:-1], forests, strict=True):
-            for episode, leaf in zip(forest.episodes, forest.leaves, strict=True):
-                if id(episode) not in chosen:
-                    continue
-                branch = forest.plan.tree.branch(forest.plan.tree.nodes[leaf])
-                for turn, sample in zip(branch, samples_of(episode, "turn"), strict=True):
-                    sample.node = int(start) + turn.number
-                    samples.setdefault(sample.node, sample)
-        rows = list(samples.values())
+        samples = list(_with_nodes(episodes, forests, kind))
+        if "tree" not in getattr(self.method.credit.module, "REQUIRES", ()):
+            # One row a leaf, as the methods on chains have it; the nodes tell which parts are shared.
+            return samples, {"segment_ids_BT": _nodes(samples)}
+        once = list({sample.nodes[0]: sample for sample in samples}.values())
         tokens = torch.zeros(len(flat), dtype=torch.long)
-        for sample in rows:
-            tokens[sample.node] = sum(sample.trained)
+        for sample in once:
+            tokens[sample.nodes[0]] = sum(sample.trained)
         weights = prefix_weights(flat, tokens)
-        for sample in rows:
-            sample.weight = float(weights[sample.node])
-        width = max(len(sample.places) for sample in rows) if rows else 0
-        nodes = torch.tensor([sample.node for sample in rows]).unsqueeze(-1).expand(-1, width)
-        return rows, {"forest": flat, "nodes_BT": nodes.contiguous()}
+        for sample in once:
+            sample.weight = float(weights[sample.nodes[0]])
+            sample.leaf = bool(flat.leaf_N[sample.nodes[0]])
+        return once, {"forest": flat, "nodes_BT": _nodes(once)}
 
     def _keep_batch(self, samples: Sequence[Sample], error: Diverged) -> None:
         path = self.out / "diverged.json"
@@ -475,6 +467,27 @@ class Trainer:
             except ServerUnavailable:
                 self.report("waiting", {})
                 await asyncio.sleep(WAIT_S)
+
+
+def _with_nodes(
+    episodes: list[Episode], forests: list[Forest], kind: Literal["turn", "trajectory"]
+) -> Iterator[Sample]:
+    """Yield the rows of the leaves' episodes, every token with the number of its node over all trees."""
+    chosen, start = {id(episode) for episode in episodes}, 0
+    for forest in forests:
+        tree = forest.plan.tree
+        for episode, leaf in zip(forest.episodes, forest.leaves, strict=True):
+            if id(episode) in chosen:
+                branch = tree.branch(tree.nodes[leaf])
+                for sample in samples_of(episode, kind):
+                    sample.nodes = [start + branch[turn].number for turn in sample.turns]
+                    yield sample
+        start += len(tree.nodes)
+
+
+def _nodes(samples: Sequence[Sample]) -> torch.Tensor:
+    width = max((len(sample.places) for sample in samples), default=0)
+    return torch.tensor([[*sample.nodes, *[-1] * (width - len(sample.nodes))] for sample in samples])
 
 
 class _Clock:

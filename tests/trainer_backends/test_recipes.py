@@ -1,0 +1,112 @@
+"""Recipes: every one that ships loads with all its parts, and a wrong one says what is right."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
+
+from turngym.envs.presets import load_preset
+from turngym.errors import InvalidRequest
+from turngym.trainer_backends.algorithms import parts
+from turngym.trainer_backends.recipes import Recipe, load_recipe, recipe_names
+
+LEAST = """
+[env]
+preset = "t2po-sokoban"
+
+[credit]
+id = "grpo"
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_loads_with_all_its_parts(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.summary
+    assert recipe.model.path or name.startswith(("demo", "small"))
+    tables = tomllib.loads(files("turngym").joinpath("configs", "train", f"{name}.toml").read_text())
+    used = {(part.kind, part.id) for part in recipe.parts()}
+    named = {tables[kind]["id"] for kind in ("rollout", "credit") if kind in tables}
+    assert named <= {part_id for _, part_id in used}
+
+
+def test_every_paper_has_a_recipe() -> None:
+    papers = {"t2po", "rlvmr", "starpo", "starpo-s", "at2po", "aepo", "arpo"}
+    baselines = {"ppo", "grpo", "dapo", "gspo", "reinforce-pp", "cispo", "gppo", "gigpo"}
+    names = recipe_names()
+    assert {each for each in papers | baselines if not any(name.startswith(each + "-") for name in names)} == set()
+
+
+def test_the_papers_numbers() -> None:
+    t2po = load_recipe("t2po-alfworld")
+    assert (t2po.sampling.tasks, t2po.rollout["samples"]) == (16, 8)
+    assert t2po.parts().token_control.config.window == 15
+    assert t2po.parts().credit.config.gamma == 0.95
+    assert load_preset(t2po.env.preset).turn["max_turns"] == 50
+    starpo = load_recipe("starpo-s-sokoban")
+    assert starpo.parts().filters[0].config.ratio == 0.25
+    assert starpo.parts().loss.config.clip_high == 0.28
+    assert load_recipe("at2po-webshop").parts().rollout.config.samples == 22
+
+
+def test_what_is_not_named_has_defaults(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, LEAST))
+    method = recipe.parts()
+    assert (method.rollout.id, method.loss.id) == ("chains", "ppo")
+    assert [part.id for part in method] == ["chains", "grpo", "ppo"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (LEAST.replace("grpo", "grop"), "Did you mean 'grpo'"),
+        (LEAST + "normalize = 'std'", "Did you mean 'normalise'"),
+        (LEAST + "epsilon = -1.0", "epsilon must not be negative"),
+        (LEAST + "[update]\nlearning_rat = 1e-6", "Did you mean 'learning_rate'"),
+        (LEAST + "[updates]\nepochs = 2", "Did you mean 'update'"),
+        (LEAST + "[update]\nepochs = 0", "update.epochs must be at least 1"),
+        (LEAST + "[sampling]\ntemperature = -1.0", "sampling.temperature"),
+        (LEAST.replace("t2po-sokoban", "t2po-sokobann"), "Did you mean 't2po-sokoban'"),
+        (LEAST.replace('id = "grpo"', 'id = "turn-tree"'), "needs tree"),
+        (LEAST + '[token_control]\nid = "tti"', "needs signal"),
+        (LEAST + '[token_control]\nid = "budget"\nbudget = 600', "can never bind"),
+        (LEAST + '[importance]\ncap = 2.0\n[update]\nold_logprobs = "sampled"', "[importance] corrects"),
+        (LEAST.replace('id = "grpo"', "gamma = 1.0"), "has no id"),
+        ("summary = 3", "mine.toml"),
+    ],
+)
+def test_a_wrong_recipe_says_what_is_right(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load_recipe(write(tmp_path, text))
+    assert words in f"{caught.value} {caught.value.hint}"
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load_recipe("t2po-webshp")
+    assert "t2po-webshop" in caught.value.hint
+
+
+def test_every_part_loads_with_its_defaults_and_has_its_entry() -> None:
+    for kind, entry in parts.ENTRY.items():
+        for part_id in parts.ids(kind):
+            needed = {"limit": 4096} if part_id == "overlong" else {}
+            part = parts.load(kind, part_id, needed)
+            assert callable(getattr(part.module, entry)), (kind, part_id)
+            assert part.module.__doc__
+            assert part.config.__struct_config__.frozen
+
+
+def test_a_recipe_is_data() -> None:
+    assert Recipe.__struct_config__.frozen
