@@ -68,21 +68,51 @@ def moments(logits_XV: Tensor, temperature: float = 1.0) -> Moments:
     if not temperature > 0:
         raise InvalidRequest(f"No entropy at temperature {temperature}.", hint="Give a temperature above 0.")
     rows_RV = logits_XV.detach().flatten(0, -2)
-    found = [_moments(chunk, temperature, *buffers) for chunk, buffers in _chunks(rows_RV)]
-    if not found:
-        empty = rows_RV.new_empty(0, dtype=_wide(rows_RV.dtype)).view(logits_XV.shape[:-1])
-        return Moments(empty, empty, empty)
-    return Moments(*(torch.cat(each).view(logits_XV.shape[:-1]) for each in zip(*found, strict=True)))
+    on_cpu = rows_RV.device.type == "cpu"
+    sums = _sums(rows_RV, temperature, forbidden=not on_cpu)
+    # On a CPU a look at the result is free, and the pass that -inf needs is left out until some row turns out to hold
+    # one. Elsewhere looking would wait for the device.
+    if on_cpu and bool((damaged := sums[2].isnan().squeeze(-1)).any()):
+        sums[:, damaged] = _sums(rows_RV[damaged], temperature, forbidden=True)
+    top, total, weighted = sums
+    log_total = total.log()
+    found = (top / temperature + log_total, log_total - weighted / total, -log_total)
+    return Moments(*(each.view(logits_XV.shape[:-1]) for each in found))
+
+
+def _sums(rows_RV: Tensor, temperature: float, *, forbidden: bool) -> Tensor:
+    """Return max z, sum e and sum e d of every row with d = (z - max z) / temperature, e = exp(d); shape (3, rows, 1).
+
+    Unless ``forbidden`` is set, a row with an entry of -inf gets NaN in the last.
+    """
+    out = rows_RV.new_empty((3, len(rows_RV), 1), dtype=_wide(rows_RV.dtype))
+    # One product in place of two passes; decided by the vocabulary alone, so that a row's numbers do not depend on how
+    # many others there are.
+    dot, start = _rows_at_once(rows_RV) == 1, 0
+    for chunk, (centred, weights) in _chunks(rows_RV):
+        top, total, weighted = out[:, start : (start := start + len(chunk))]
+        torch.amax(chunk, -1, keepdim=True, out=top)
+        torch.exp(_centre(chunk, top, temperature, centred, forbidden), out=weights)
+        torch.sum(weights, -1, keepdim=True, out=total)
+        if dot:
+            weighted.copy_(torch.dot(weights[0], centred[0]))
+        else:
+            torch.sum(weights.mul_(centred), -1, keepdim=True, out=weighted)
+    return out
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _rows_at_once(rows_RV: Tensor) -> int:
+    size = _CPU_CHUNK if rows_RV.device.type == "cpu" else _CHUNK
+    return max(1, size // max(1, rows_RV.shape[1]))
+
+
 def _chunks(rows_RV: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
     """Yield the rows in chunks, each with two buffers of its shape that are used again for the next."""
-    size = _CPU_CHUNK if rows_RV.device.type == "cpu" else _CHUNK
-    step = max(1, size // max(1, rows_RV.shape[1]))
+    step = _rows_at_once(rows_RV)
     wide = _wide(rows_RV.dtype)
     # Fresh memory costs more than the arithmetic on it: every page is touched for the first time.
     spare = [rows_RV.new_empty((min(step, len(rows_RV)), rows_RV.shape[1]), dtype=wide) for _ in range(2)]
@@ -90,22 +120,12 @@ def _chunks(rows_RV: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
         yield chunk.to(wide), (spare[0][: len(chunk)], spare[1][: len(chunk)])
 
 
-def _centre(chunk: Tensor, shift: Tensor, temperature: float, out: Tensor) -> Tensor:
-    """Write (chunk - shift) / temperature into ``out``, with a finite number for -inf."""
+def _centre(chunk: Tensor, shift: Tensor, temperature: float, out: Tensor, forbidden: bool) -> Tensor:
+    """Write (chunk - shift) / temperature into ``out``; with ``forbidden``, a finite number where that is -inf."""
     torch.sub(chunk, shift, out=out)
     if temperature != 1:
         out.div_(temperature)
-    return out.clamp_min_(_LEAST)
-
-
-def _moments(chunk: Tensor, temperature: float, centred: Tensor, weights: Tensor) -> Moments:
-    top = chunk.amax(-1, keepdim=True)
-    _centre(chunk, top, temperature, centred)
-    torch.exp(centred, out=weights)
-    total = weights.sum(-1)
-    log_total = total.log()
-    mean = weights.mul_(centred).sum(-1) / total
-    return Moments(top.squeeze(-1) / temperature + log_total, log_total - mean, -log_total)
+    return out.clamp_min_(_LEAST) if forbidden else out
 
 
 class _EntropyAndLogprobs(torch.autograd.Function):
@@ -131,7 +151,7 @@ class _EntropyAndLogprobs(torch.autograd.Function):
         for chunk, (logp, probs) in _chunks(logits):
             rows = slice(start, start := start + len(chunk))
             shift = log_norm[rows].unsqueeze(-1) * ctx.temperature
-            torch.exp(_centre(chunk, shift, ctx.temperature, logp), out=probs)
+            torch.exp(_centre(chunk, shift, ctx.temperature, logp, forbidden=True), out=probs)
             by_entropy, by_logprob = entropy_grad[rows].unsqueeze(-1), logprob_grad[rows].unsqueeze(-1)
             # -g_H p (log p + H) - g_L p, then g_L at the label.
             logp.add_(entropy[rows].unsqueeze(-1)).mul_(by_entropy).add_(by_logprob).mul_(probs).neg_()

@@ -35,6 +35,12 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     return masked_sum(x, mask, dim) / count.clamp_min(1).to(x.dtype)
 
 
+def masked_share(condition: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the share of masked entries for which ``condition`` holds; 0 where nothing is masked."""
+    inside = mask.bool()
+    return (condition & inside).sum().to(dtype) / inside.sum().clamp_min(1).to(dtype)
+
+
 def masked_whiten(x: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
     """Return ``x`` with mean 0 and variance 1 over the masked entries; the variance is the unbiased one.
 
@@ -136,6 +142,19 @@ def last_of_row(mask_BT: Tensor) -> Tensor:
     """Return a mask with the last set entry of every row; a row without any stays empty."""
     after = mask_BT.long().flip(-1).cumsum(-1).flip(-1)
     return mask_BT.bool() & (after == 1)
+
+
+def turn_sums(x_BT: Tensor, turn_ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of ``x`` over the masked tokens of every turn, and their number, both of shape (rows, turns).
+
+    Tokens of no turn (-1) count for nothing. The number of turns is read from the ids, which waits for the device once.
+    """
+    inside = mask_BT.bool() & (turn_ids_BT >= 0)
+    width = int(turn_ids_BT.max().clamp_min(0)) + 1 if turn_ids_BT.numel() else 1
+    sums = x_BT.new_zeros(len(x_BT), width)
+    index = turn_ids_BT.clamp_min(0)
+    counts = torch.zeros_like(sums).scatter_add_(-1, index, inside.to(x_BT.dtype))
+    return sums.scatter_add_(-1, index, masked(x_BT, inside)), counts
 
 
 def turn_segments(turn_ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, int]:

@@ -56,24 +56,40 @@ def test_value_and_gradient_are_those_of_softmax(seed: int, temperature: float) 
         torch.testing.assert_close(got, expected)
 
 
-def test_chunks_do_not_change_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("entries", [1, 20, 40])
+def test_chunks_do_not_change_anything(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     z, labels = logits(7, 9).requires_grad_(), torch.arange(7)
     whole = entropy_and_logprobs(z, labels)
     (expected,) = torch.autograd.grad(whole[0].sum() + whole[1].sum(), z)
-    monkeypatch.setattr(entropy, "_CPU_CHUNK", 20)
+    monkeypatch.setattr(entropy, "_CPU_CHUNK", entries)
     parted = entropy_and_logprobs(z, labels)
     (found,) = torch.autograd.grad(parted[0].sum() + parted[1].sum(), z)
     for got, other in zip((*parted, found), (*whole, expected), strict=True):
-        torch.testing.assert_close(got, other, rtol=0, atol=0)
+        torch.testing.assert_close(got, other, rtol=1e-13, atol=1e-13)
 
 
-def test_forbidden_tokens_have_no_probability_and_no_gradient() -> None:
+def test_a_row_has_the_same_numbers_in_any_batch() -> None:
+    for width in (11, 300_000):
+        z = logits(3, width, dtype=torch.float32)
+        together = moments(z)
+        for row in range(3):
+            for got, expected in zip(moments(z[row : row + 1]), together, strict=True):
+                assert got[0] == expected[row]
+
+
+@pytest.mark.parametrize("entries", [1, 100])
+def test_forbidden_tokens_have_no_probability_and_no_gradient(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entropy, "_CPU_CHUNK", entries)
     z = torch.tensor([[1.0, -math.inf, 2.0]], dtype=torch.float64, requires_grad=True)
     both = entropy_and_logprobs(z, torch.tensor([0]))
     expected = plain(torch.tensor([[1.0, 2.0]], dtype=torch.float64), torch.tensor([0]), 1.0)
     torch.testing.assert_close(both, expected)
     (found,) = torch.autograd.grad(both[0].sum() + both[1].sum(), z)
     assert torch.isfinite(found).all() and found[0, 1] == 0
+    # Other rows of the batch are as they were.
+    rows = torch.cat([z.detach(), logits(2, 3)])
+    torch.testing.assert_close(moments(rows).entropy[1:], moments(rows[1:]).entropy, rtol=0, atol=0)
+    torch.testing.assert_close(moments(rows).entropy[:1], both[0].detach())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -362,5 +362,3 @@ def test_turn_means_are_those_of_a_plain_loop(seed: int) -> None:
             if rows.loss_mask_BT[row, place]:
                 same = (rows.turn_ids_BT[row] == rows.turn_ids_BT[row, place]) & rows.loss_mask_BT[row]
                 torch.testing.assert_close(got[row, place], change[row][same].mean())
-            else:
-                assert got[row, place] == 0

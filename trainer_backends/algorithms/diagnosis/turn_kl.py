@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..parts import PartConfig, require
 from ..rows import Rows
-from ..tensors import masked, segment_sum, turn_segments
+from ..tensors import masked, turn_sums
 from ..verdict import Evidence, Verdict
 
 
@@ -48,22 +48,18 @@ def turn_kl_entropy(
 
     A row with fewer than two turns, or whose policy did not move (KL exactly 0), has 0, as in the released code.
     """
-    inside = loss_mask_BT.bool() & (turn_ids_BT >= 0)
-    lost = masked((old_logprobs_BT - logprobs_BT).detach(), inside)
-    segments, count = turn_segments(turn_ids_BT, loss_mask_BT)
-    index, shape = segments.flatten(), (len(lost), (count - 1) // max(1, len(lost)))
-    # The last segment holds what belongs to no turn.
-    there_BK = segment_sum(inside.to(lost.dtype).flatten(), index, count)[:-1].view(shape) > 0
-    turn_BK = segment_sum(lost.flatten(), index, count)[:-1].view(shape)
-    total_B = lost.sum(-1, keepdim=True)
+    lost_BT = (old_logprobs_BT - logprobs_BT).detach()
+    turn_BK, counts_BK = turn_sums(lost_BT, turn_ids_BT, loss_mask_BT)
+    there_BK = counts_BK > 0
+    total_B = turn_BK.sum(-1, keepdim=True)
     turns_B = there_BK.sum(-1)
     defined_B = (turns_B > 1) & (total_B.squeeze(-1) != 0)
     share_BK = turn_BK / torch.where(total_B == 0, torch.ones_like(total_B), total_B)
     # Rows of no turn would give NaN: let them have one.
     allowed_BK = there_BK | ~defined_B.unsqueeze(-1)
     probability_BK = share_BK.masked_fill(~allowed_BK, -torch.inf).softmax(-1)
-    logs_BK = (probability_BK + epsilon).clamp_min(torch.finfo(lost.dtype).tiny).log()
-    entropy_B = -(probability_BK * logs_BK).sum(-1) / turns_B.clamp_min(2).to(lost.dtype).log()
+    logs_BK = (probability_BK + epsilon).clamp_min(torch.finfo(turn_BK.dtype).tiny).log()
+    entropy_B = -(probability_BK * logs_BK).sum(-1) / turns_B.clamp_min(2).to(turn_BK.dtype).log()
     return masked(entropy_B, defined_B)
 
 

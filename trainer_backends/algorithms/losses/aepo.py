@@ -14,6 +14,7 @@ low-entropy tokens and drops that of high-entropy ones.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..rows import Rows, TokenLoss
@@ -45,8 +46,8 @@ def aepo(
     difference = ppo.log_ratio(logprobs_BT, old_logprobs_BT, loss_mask_BT)
     ratio = difference.exp()
     upper = (1 + clip_high) * ratio / ratio.detach()
-    lower = ratio.new_tensor(1 - clip_low)
-    return ppo.surrogate(ratio, lower, upper, difference, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
+    bound = torch.where(ratio > 1, upper, ratio.new_tensor(1 - clip_low))
+    return ppo.surrogate(ratio, bound, difference, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
 
 
 def token_loss(config: Config, rows: Rows, advantages_BT: Tensor) -> TokenLoss:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ....errors import InvalidRequest
 from ..aggregate import Mode
 from ..rows import Rows, TokenLoss
-from ..tensors import masked, segment_sum, turn_segments
+from ..tensors import masked, turn_sums
 from . import ppo
 from ._shared_ratio import shared_ratio
 
@@ -36,7 +36,7 @@ class Config(ppo.Config, frozen=True):
 
 
 def turn_log_ratio(log_ratio_BT: Tensor, turn_ids_BT: Tensor, loss_mask_BT: Tensor) -> Tensor:
-    """Return the mean log ratio of the turn of every token, shape (rows, tokens); 0 outside the mask.
+    """Return the mean log ratio of the turn of every token, shape (rows, tokens); outside the mask it means nothing.
 
     Args:
         log_ratio_BT: float; logprobs - old_logprobs.
@@ -46,14 +46,11 @@ def turn_log_ratio(log_ratio_BT: Tensor, turn_ids_BT: Tensor, loss_mask_BT: Tens
     Raises:
         InvalidRequest: a trained token belongs to no turn (its id is negative).
     """
-    if bool((loss_mask_BT.bool() & (turn_ids_BT < 0)).any()):
+    sums_BK, counts_BK = turn_sums(log_ratio_BT, turn_ids_BT, loss_mask_BT)
+    if int(counts_BK.long().sum()) != int(loss_mask_BT.bool().sum()):
         raise InvalidRequest("A trained token belongs to no turn.", hint="Give it a turn id, or loss mask 0.")
-    segments, count = turn_segments(turn_ids_BT, loss_mask_BT)
-    index = segments.flatten()
-    inside = masked(log_ratio_BT, loss_mask_BT).flatten()
-    tokens = segment_sum(loss_mask_BT.to(inside.dtype).flatten(), index, count)
-    means = segment_sum(inside, index, count) / tokens.clamp_min(1)
-    return masked(means[index].view_as(log_ratio_BT), loss_mask_BT)
+    means_BK = sums_BK / counts_BK.clamp_min(1)
+    return means_BK.gather(-1, turn_ids_BT.clamp_min(0))
 
 
 def atpo(
@@ -78,7 +75,7 @@ def atpo(
     log_ratio = masked(logprobs_BT - old_logprobs_BT, loss_mask_BT)
     with torch.no_grad():
         turn = turn_log_ratio(log_ratio, turn_ids_BT, loss_mask_BT)
-    ratio = shared_ratio(masked(logprobs_BT, loss_mask_BT), turn)
+    ratio = shared_ratio(log_ratio, turn)
     return ppo.clipped(ratio, log_ratio, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
 
 

@@ -13,6 +13,7 @@ released code takes the pessimistic maximum over a bound without betas: the same
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..parts import require
@@ -59,8 +60,8 @@ def gppo(
     ratio = difference.exp()
     # r / sg(r): value 1, gradient that of the log-probability.
     one = ratio / ratio.detach()
-    lower, upper = beta_low * (1 - clip_low) * one, beta_high * (1 + clip_high) * one
-    return ppo.surrogate(ratio, lower, upper, difference, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
+    bound = torch.where(ratio > 1, beta_high * (1 + clip_high) * one, beta_low * (1 - clip_low) * one)
+    return ppo.surrogate(ratio, bound, difference, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
 
 
 def token_loss(config: Config, rows: Rows, advantages_BT: Tensor) -> TokenLoss:

@@ -50,7 +50,7 @@ def gspo(
     """
     log_ratio = masked(logprobs_BT - old_logprobs_BT, loss_mask_BT)
     row = masked_mean(log_ratio, loss_mask_BT, -1).unsqueeze(-1)
-    ratio = shared_ratio(masked(logprobs_BT, loss_mask_BT), row)
+    ratio = shared_ratio(log_ratio, row)
     return ppo.clipped(ratio, log_ratio, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
 
 

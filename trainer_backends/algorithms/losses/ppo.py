@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..parts import PartConfig, require
 from ..rows import Rows, TokenLoss
-from ..tensors import masked, masked_mean
+from ..tensors import masked, masked_mean, masked_share
 
 MAX_LOG_RATIO = 20.0
 """verl's bound of the log ratio, so that no ratio overflows."""
@@ -69,14 +69,12 @@ def clipped(
     dual_clip: float | None,
 ) -> TokenLoss:
     """Return PPO's loss for any ratio; GSPO and ATPO give it those of whole rows and turns."""
-    low, high = ratio_BT.new_tensor(1 - clip_low), ratio_BT.new_tensor(1 + clip_high)
-    return surrogate(ratio_BT, low, high, log_ratio_BT, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
+    return surrogate(ratio_BT, None, log_ratio_BT, advantages_BT, loss_mask_BT, clip_low, clip_high, dual_clip)
 
 
 def surrogate(
     ratio_BT: Tensor,
-    lower_BT: Tensor,
-    upper_BT: Tensor,
+    bound_BT: Tensor | None,
     log_ratio_BT: Tensor,
     advantages_BT: Tensor,
     loss_mask_BT: Tensor,
@@ -84,21 +82,22 @@ def surrogate(
     clip_high: float,
     dual_clip: float | None,
 ) -> TokenLoss:
-    """Return -A r with r replaced by ``lower_BT`` and ``upper_BT`` where PPO's pessimistic maximum takes its bounds.
+    """Return -A r with r replaced by ``bound_BT`` where PPO's pessimistic maximum takes the clipped ratio.
 
-    That is where A < 0 and r < 1 - clip_low, and where A > 0 and r > 1 + clip_high. PPO gives constants; GPPO and AEPO
-    give bounds of the same value that keep a gradient.
+    That is where A < 0 and r < 1 - clip_low, and where A > 0 and r > 1 + clip_high. PPO's bound is the clipped ratio
+    itself (None); GPPO and AEPO give one that keeps a gradient.
     """
-    below = (advantages_BT < 0) & (ratio_BT < 1 - clip_low)
-    above = (advantages_BT > 0) & (ratio_BT > 1 + clip_high)
-    loss = -advantages_BT * torch.where(below, lower_BT, torch.where(above, upper_BT, ratio_BT))
-    metrics = {"clip_fraction": masked_mean((below | above).to(loss.dtype), loss_mask_BT)}
+    inside = loss_mask_BT.bool()
+    clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high)
+    active = advantages_BT * (ratio_BT - clipped_BT).detach() > 0
+    loss = -advantages_BT * torch.where(active, clipped_BT if bound_BT is None else bound_BT, ratio_BT)
+    metrics = {"clip_fraction": masked_share(active, inside, loss.dtype)}
     if dual_clip is not None:
         cap = -advantages_BT * dual_clip
         capped = (advantages_BT < 0) & (loss > cap)
-        metrics["dual_clip_fraction"] = masked_mean(capped.to(loss.dtype), loss_mask_BT)
+        metrics["dual_clip_fraction"] = masked_share(capped, inside, loss.dtype)
         loss = torch.where(capped, cap, loss)
-    metrics["approx_kl"] = masked_mean(-log_ratio_BT, loss_mask_BT)
+    metrics["approx_kl"] = -masked_mean(log_ratio_BT, inside)
     return TokenLoss(loss, {name: value.detach() for name, value in metrics.items()})
 
 

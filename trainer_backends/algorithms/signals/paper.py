@@ -12,7 +12,7 @@ uncertainty: choose ``sign = "literal"`` there.
 **The normalisation.** Eq. 2 takes minimum and maximum "across the decoding trajectory", not known while tokens are
 generated. "running" (default) takes those of the tokens so far and leaves each M_t as it was computed; "trajectory"
 takes those of the whole reply and works only afterwards; "range" divides by ln V, bounded to [0, 1], so that signals of
-different turns are in the same units. Where minimum and maximum are equal the normalised value is 0.
+different turns are in the same units. Where minimum and maximum are equal, up to rounding, the normalised value is 0.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ def _by_range(values: Tensor, vocabulary: int) -> Tensor:
 
 
 def _between(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return (values - low) / (high - low), 0 where the range is empty."""
+    """Return (values - low) / (high - low), 0 where the range is empty or not wider than rounding makes it."""
     width = high - low
-    return torch.where(width > 0, (values - low) / torch.where(width > 0, width, 1.0), 0.0)
+    wide = width > 8 * torch.finfo(values.dtype).eps * torch.maximum(low.abs(), high.abs())
+    return torch.where(wide, (values - low) / torch.where(wide, width, 1.0), 0.0)
 
 
 def _combine(entropy: Tensor, confidence: Tensor, alpha: float, sign: Sign) -> Tensor:
