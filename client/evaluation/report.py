@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,19 +13,17 @@ from typing import Any
 import msgspec
 
 from ... import __version__
-from ...records import Episode, Turn, scrub
+from ...records import Episode
 from . import charts
 from .crosstab import SPREAD, Crosstab
 from .definitions import DEFINITIONS, INTERVALS
 from .metrics import Estimate, Row, Summary, show
-from .plan import ResolvedPlan, label_of
+from .page import OUTCOMES, build_page, embedded, outcome
+from .plan import ResolvedPlan
 from .table import cell, columns_of, heading
 
 EPISODES_SHOWN = 50  # per environment and policy
 SOLVED_SHARE = 0.2  # of those, room kept for solved ones
-TEXT_SHOWN = 8000  # characters of one observation or reply
-BYTES_SHOWN = 24_000_000
-OUTCOMES = {"won": "won", "lost": "lost", "truncated": "cut", "context overflow": "over", "failed": "bad"}
 
 # Texts of sections are HTML; nothing in them comes from a run.
 _ENDS = " &ensp; ".join(f'<i class="swatch {css}"></i>{name}' for name, css in OUTCOMES.items())
@@ -55,7 +52,7 @@ def build_report(
     policies = [policy.name for policy in plan.policies]
     envs = [env.name for env in plan.envs]
     chosen, said = choose(summaries)
-    found, dropped = _embedded(read, chosen)
+    found, dropped = embedded(read(lambda episode: episode.id in chosen))
     episodes = [found[summary.id] for summary in summaries if summary.id in found]
     if dropped:
         said.append(f"{dropped} more were left out to keep this file small")
@@ -69,15 +66,12 @@ def build_report(
         "legend": _legend(policies),
         "charts": _charts(rows, summaries, policies, envs),
         "tables": _tables(rows, policies, envs),
-        "shown": escape("; ".join(said)),
+        "shown": escape(f"Turn by turn, the policies side by side on the same task. {'; '.join(said)}"),
         "definitions": _definitions(),
         "settings": escape(msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()),
-        "data": _script_safe({"policies": policies, "episodes": episodes}),
     }
-    template = files(__package__).joinpath("report.html").read_text(encoding="utf-8")
-    # One pass, so that text that looks like a placeholder is left alone inside what was put in.
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
-    return scrub(page).encode("utf-8")
+    body = files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    return build_page(body, parts, {"policies": policies, "episodes": episodes})
 
 
 def choose(summaries: Sequence[Summary]) -> tuple[set[str], list[str]]:
@@ -103,82 +97,6 @@ def choose(summaries: Sequence[Summary]) -> tuple[set[str], list[str]]:
         if len(taken) < len(tasks):
             said.append(f"{env}: {len(taken)} of {len(tasks)} tasks are shown, unsolved ones first")
     return ids, said
-
-
-def _embedded(read: Read, chosen: set[str]) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the chosen episodes by id as the page wants them, and how many were left out for their size."""
-    found: dict[str, dict[str, Any]] = {}
-    used = dropped = 0
-    for episode in read(lambda episode: episode.id in chosen):
-        data = _episode(episode)
-        size = len(msgspec.json.encode(data))
-        if used + size > BYTES_SHOWN:
-            dropped += 1
-            continue
-        used += size
-        found[episode.id] = data
-    return found, dropped
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}\n… {len(text) - TEXT_SHOWN:,} more characters"
-
-
-def _episode(episode: Episode) -> dict[str, Any]:
-    prompt = episode.turns[0].prompt if episode.turns else None
-    return {
-        "policy": episode.policy,
-        "env": label_of(episode.group, episode.env),
-        "task": episode.task,
-        "type": episode.task_type,
-        "attempt": episode.attempt,
-        "seed": episode.seed,
-        "outcome": outcome(episode.status, episode.won, "context_overflow" in episode.metrics),
-        "score": round(episode.score, 4),
-        "reward": round(episode.reward, 4),
-        "seconds": round(episode.seconds, 3),
-        "error": episode.error and {key: _cut(str(episode.error.get(key, ""))) for key in ("title", "detail", "hint")},
-        "final": _cut(episode.final_observation),
-        "prompt": [{"role": m["role"], "content": _cut(m["content"])} for m in prompt] if prompt else None,
-        "turns": [_turn(turn) for turn in episode.turns],
-    }
-
-
-def _turn(turn: Turn) -> dict[str, Any]:
-    """Return a turn without what is at its default, so that a file of many turns stays small."""
-    text = turn.completion.text
-    data: dict[str, Any] = {
-        "o": _cut(turn.observation),
-        "a": _cut(turn.action),
-        "t": _cut(text) if text != turn.action else None,
-        "r": round(turn.reward, 6),
-        "rs": {name: round(value, 6) for name, value in turn.rewards.items()} if set(turn.rewards) != {"env"} else None,
-        "revised": turn.revised,
-        "invalid": not turn.action_valid,
-        "malformed": turn.info.get("parse_error") or "malformed" if turn.format_valid is False else None,
-        "void": turn.void,
-        "tag": turn.tag,
-        "tokens": turn.completion.completion_tokens,
-        "finish": turn.completion.finish_reason if turn.completion.finish_reason != "stop" else None,
-    }
-    return {name: value for name, value in data.items() if value not in (None, False, "", []) or name in ("o", "a")}
-
-
-def outcome(status: str, won: bool, overflow: bool) -> str:
-    """Return how an episode ended, as one of ``OUTCOMES``."""
-    if status == "failed":
-        return "failed"
-    if won:
-        return "won"
-    if overflow:
-        return "context overflow"
-    return "truncated" if status == "truncated" else "lost"
-
-
-def _script_safe(data: Any) -> str:
-    """Return JSON that no text in it can end the script element with."""
-    text = scrub(msgspec.json.encode(data).decode("utf-8"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _facts(plan: ResolvedPlan, summaries: Sequence[Summary]) -> str:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from turngym.client.evaluation import charts, report
+from turngym.client.evaluation import charts, page
 from turngym.client.evaluation.definitions import DEFINITIONS
 from turngym.client.evaluation.metrics import Estimate, summarise
 from turngym.client.evaluation.plan import EvalPlan
@@ -180,11 +180,11 @@ def test_a_small_run_is_shown_whole() -> None:
 
 
 def test_long_texts_and_large_runs_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "TEXT_SHOWN", 20)
-    monkeypatch.setattr(report, "BYTES_SHOWN", 30_000)
+    monkeypatch.setattr(page, "TEXT_SHOWN", 20)
+    monkeypatch.setattr(page, "BYTES_SHOWN", 30_000)
     run(tmp_path)
-    text, page = page_of(tmp_path)
-    data = json.loads(page.scripts[0])
+    text, shown = page_of(tmp_path)
+    data = json.loads(shown.scripts[0])
     assert "more were left out to keep this file small" in text
     assert 0 < len(data["episodes"]) < 96
     assert any(re.search(r"\n… \d+ more characters", turn["o"]) for e in data["episodes"] for turn in e["turns"])
