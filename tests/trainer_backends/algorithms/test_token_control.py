@@ -151,6 +151,7 @@ def test_a_hard_budget_alone() -> None:
 
 
 def test_no_control_records_and_forces_nothing() -> None:
+    assert parts.load("token_control", "none").config.markers(None) == Markers()
     tokens, trace = reply(control("none"), [frozen()] * 30, thinking=True)
     assert tokens == [WORD] * 30 and not trace.forced_T.any()
     assert trace.scores_T is not None and trace.scores_T.shape == (30,)

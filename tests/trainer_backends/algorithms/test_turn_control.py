@@ -137,6 +137,7 @@ def test_none_keeps_everything_and_counts() -> None:
     assert [made.decide("a", None, 0) for _ in range(3)] == [False] * 3
     made.end("a")
     assert made.counters.kept == 3
+    assert made.config.phi(torch.tensor([[0.25, 0.75]]), torch.ones(1, 2)).tolist() == [0.5]
 
 
 @pytest.mark.parametrize("given", [{"eta": -1.0}, {"max_generations": 0}, {"floor": 0.0}, {"skip": -1}, {"B_max": 2}])

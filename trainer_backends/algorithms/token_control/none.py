@@ -16,6 +16,10 @@ from ..uncertainty import Signal
 class Config(PartConfig, frozen=True):
     """No settings."""
 
+    def markers(self, tokenizer: Any) -> Markers:
+        """Return no tags: nothing is looked for."""
+        return Markers()
+
 
 class NoRule(Rule):
     """Never force."""

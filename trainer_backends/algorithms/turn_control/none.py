@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from torch import Tensor
+
 from ..parts import PartConfig
+from ..uncertainty import turn_signal
 from .tds import Counters
 
 
 class Config(PartConfig, frozen=True):
     """No settings."""
 
+    def phi(self, scores_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Return the arithmetic mean signal of every turn, shape (rows,); no decision looks at it."""
+        return turn_signal(scores_BT, mask_BT, mean="arithmetic")
+
 
 class KeepAll:
     """Decisions without a rule; has the methods of TDS and asks for no signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
+        self.config = config
         self.counters = Counters()
 
     def begin(self, environment: Hashable) -> None:
@@ -32,4 +40,4 @@ class KeepAll:
 
 def make(config: Config) -> KeepAll:
     """Return the control of a run."""
-    return KeepAll()
+    return KeepAll(config)
