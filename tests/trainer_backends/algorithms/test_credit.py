@@ -280,6 +280,10 @@ def test_grpo_over_trajectories_counts_each_once() -> None:
     got = grpo(scores, groups, trajectories, epsilon=0)
     assert got.tolist() == pytest.approx([2 / math.sqrt(2), 0, -1 / math.sqrt(2)])
     assert grpo(scores, groups, normalise="mean").tolist() == pytest.approx([5 / 3, -1 / 3, -4 / 3])
+    # A third trajectory without a row that counts, and a row of the second that does not.
+    scores, groups, trajectories = double([4, 2, 1, 9, 50]), tensor([0, 0, 0, 0, 0]), tensor([0, 0, 1, 2, 1])
+    counted = tensor([True, True, True, False, False])
+    assert grpo(scores, groups, trajectories, counted_N=counted, epsilon=0)[:3].tolist() == got.tolist()
 
 
 @pytest.mark.parametrize("value", [0.1, 0.7, 1 / 3, -1e9])
