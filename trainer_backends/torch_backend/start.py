@@ -7,7 +7,7 @@ the model is fine-tuned on their replies. Experts act but do not think: a *write
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,9 +17,14 @@ from ...envs.core import stable_rng
 from ...records import Completion, Episode
 from ..recipes import StartTable
 from .batch import Sample, micro_batches, samples_of
+from .thoughts import plan_thought, tag_thought
 
 Writer = Callable[[str, str, random.Random], str]
 """(expert's reply, observation, randomness) -> the reply with a thought."""
+
+
+WRITERS: Mapping[str, Writer] = {"": plan_thought, "rules": tag_thought}
+"""Annotators by the name that a recipe's ``start.tags`` gives."""
 
 
 def tokenised(episode: Episode, policy: Any) -> Episode:

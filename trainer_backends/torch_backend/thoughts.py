@@ -32,3 +32,28 @@ def plan_thought(reply: str, observation: str, draw: random.Random, *, ahead: in
     repeats = draw.randint(0, most) if draw.random() < 0.5 else 0
     thought += f" . {moves[0]}" * repeats
     return f"<think>{thought}</think>{found[1]}<{found[2]}>{moves[0]}</{found[2]}>"
+
+
+def tag_thought(reply: str, observation: str, draw: random.Random) -> str:
+    """Return an expert's reply with one of RLVMR's four tags, chosen by rules; for offline use without a teacher.
+
+    The first turn of an episode cannot be told from a reply alone, so that the rule looks at the observation: one that
+    states the task is planned for, one that says that nothing happened is reflected on, one that lists things newly
+    seen is explored, and everything else is monitored.
+    """
+    found = _META.fullmatch(reply.strip())
+    if found is None:
+        return reply
+    action, seen = found[2].strip(), observation.lower()
+    if "your task" in seen or "task description" in seen:
+        tag, thought = "planning", f"1. {action}. 2. See what that shows. 3. Finish the task."
+    elif "nothing happens" in seen or "no known action" in seen or "not" in seen.split(".")[0].split():
+        tag, thought = "reflection", f"That did not help, so I try something else: {action}."
+    elif "you see" in seen or draw.random() < 0.1:
+        tag, thought = "explore", f"There may be something useful; {action}."
+    else:
+        tag, thought = "monitor", f"As planned; next: {action}."
+    return f"<{tag}>{thought}</{tag}>{found[1]}<action>{found[2]}</action>"
+
+
+_META = re.compile(r"<(?:planning|explore|reflection|monitor)>.*?</\w+>(\s*)<action>(.*?)</action>", re.DOTALL)

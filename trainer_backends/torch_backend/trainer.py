@@ -16,6 +16,8 @@ import numpy as np
 import torch
 
 from ...client.evaluation.metrics import measure, summarise
+from ...client.policies.expert import ExpertPolicy
+from ...client.rollout import Job, rollout
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
 from ...envs.presets import load_preset
@@ -27,7 +29,7 @@ from ..algorithms.forest import prefix_weights
 from ..algorithms.outcomes import Outcomes
 from ..algorithms.rows import Rows
 from ..recipes import Recipe
-from . import checkpoint
+from . import checkpoint, start
 from .batch import Sample, rows_of, samples_of
 from .collect import Forest, Group, chains, tree
 from .engine import Engine
@@ -48,7 +50,9 @@ def load_model(path: str, recipe: Recipe, device: str) -> tuple[Any, Any]:
         InvalidRequest: there is no such model, or it has no chat template.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
         dtype = torch.float32 if device == "cpu" else getattr(torch, recipe.model.dtype)
@@ -211,6 +215,12 @@ class Trainer:
         source: Source = LocalSource() if self.url is None else HubSource(self.url)
         try:
             size = await self._reachable(lambda: source.size(self.wanted, self.recipe.env.split))
+            if checkpoint.newest(self.out / "checkpoints") is None:
+                for name in ("metrics.jsonl", "episodes.jsonl", "eval.jsonl"):
+                    (self.out / name).unlink(missing_ok=True)  # of a start that was cut off
+                if self.recipe.start is not None:
+                    await self._start(source, size)
+                self.save()
             if self.step == 0 and run.eval_every and self._evaluated() is None:
                 await self.evaluate(source)
             while self.step < run.steps and not self._over():
@@ -235,6 +245,39 @@ class Trainer:
             if entry["kind"] == "eval" and entry["step"] == self.step:
                 return {name: value for name, value in entry.items() if name.startswith("eval_")}
         return None
+
+    async def _start(self, source: Source, size: int) -> None:
+        """Imitate good episodes before reinforcement begins."""
+        table = self.recipe.start
+        assert table is not None
+        began = time.perf_counter()
+        # The start learns from tasks at the far end of the order that training follows.
+        order = _order(self.recipe.run.seed, 0, size)
+        wanted = [
+            Job(f"start.{place}", self.wanted, f"{self.recipe.env.split}/{order(size - 1 - place)}", seed=place)
+            for place in range(min(table.episodes, size))
+        ]
+        player = ExpertPolicy() if table.policy == "expert" else self.policy
+        played = rollout(player, wanted, source=source, concurrency=self.recipe.sampling.slots, keep_prompts=True)
+        episodes = start.kept(_in_order([episode async for episode in played]), table.threshold)
+        if not episodes:
+            raise InvalidRequest(
+                f"None of {len(wanted)} episodes scored above {table.threshold:g}.",
+                hint='Lower start.threshold, play more episodes, or let the expert play: start.policy = "expert".',
+            )
+        if table.policy == "expert":
+            write = start.WRITERS[table.tags]
+            episodes = [start.retold(episode, write, self.recipe.run.seed) for episode in episodes]
+            episodes = [start.tokenised(episode, self.policy) for episode in episodes]
+        self._log("start", {"episodes": float(len(wanted)), "kept": float(len(episodes))})
+        rows = self.recipe.sampling.rows
+        for number, metrics in enumerate(
+            start.fine_tune(self.model, episodes, table, self.learner, rows, self.recipe.run.seed)
+        ):
+            if number % 10 == 0:
+                self._log("start", metrics)
+        self.policy.engine.reset()
+        self.seconds += time.perf_counter() - began
 
     def _over(self) -> bool:
         return bool(self.recipe.run.minutes) and self.seconds >= 60 * self.recipe.run.minutes

@@ -1,0 +1,109 @@
+"""``turngym train``: train a policy by a recipe, or go on with a run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...errors import InvalidRequest
+from ..recipes import Recipe, load_recipe, recipe_names
+
+DEFAULT_ROOT = "runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "recipe", nargs="?", help="name of a packaged recipe, or the path of a TOML file; left out: list"
+    )
+    parser.add_argument("--model", metavar="DIR", help="Hugging Face folder or hub name (default: the recipe's)")
+    parser.add_argument("--url", metavar="URL", help="play on this hub; default: environments in this process")
+    parser.add_argument("--out", metavar="DIR", help="folder of the run; an existing run is continued")
+    parser.add_argument("--device", default="", help="cpu or cuda (default: cuda where there is one)")
+    parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
+    parser.add_argument("--minutes", type=float, help="end after so much training time (default: the recipe's)")
+    parser.add_argument("--seed", type=int, help="seed of the run (default: the recipe's)")
+    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one setting")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train."""
+    if args.recipe is None:
+        for name in recipe_names():
+            print(f"{name:<24} {load_recipe(name).summary}")
+        return 0
+    recipe = changed(load_recipe(args.recipe), settings(args))
+    label = Path(args.recipe).stem
+    out = Path(args.out or f"{DEFAULT_ROOT}/train-{label}-{time.strftime('%Y%m%d-%H%M%S')}")
+    final = train(recipe, out, model=args.model, url=args.url, device=args.device, label=label)
+    low, high = final.get("eval_success_low", 0.0), final.get("eval_success_high", 0.0)
+    print(f"Held-out success: {100 * final['eval_success']:.1f} % (95%: {100 * low:.1f} to {100 * high:.1f})")
+    print(f"Report: {(out / 'report.html').resolve().as_uri()}")
+    return 0
+
+
+def train(
+    recipe: Recipe, out: Path, *, model: str | None = None, url: str | None = None, device: str = "", label: str = ""
+) -> dict[str, float]:
+    """Train and write the report; return the last evaluation."""
+    import torch
+
+    from ..watching.progress import watch
+    from ..watching.report import write_report
+    from .trainer import Trainer
+
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    with watch(recipe, out, label) as report:
+        trainer = Trainer(recipe, out, model=model, url=url, device=chosen, report=report)
+        try:
+            return asyncio.run(trainer.train())
+        finally:
+            write_report([out])
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the changes that the command line asks for, by "table.key".
+
+    Raises:
+        InvalidRequest: a change is not of the form TABLE.KEY=VALUE.
+    """
+    found: dict[str, Any] = {}
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals or "." not in name:
+            raise InvalidRequest(
+                f"--set {text!r:.60} is no change.", hint="Write TABLE.KEY=VALUE, for example update.epochs=2."
+            )
+        try:
+            found[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[name] = value
+    for name in ("steps", "minutes", "seed"):
+        if getattr(args, name) is not None:
+            found[f"run.{name}"] = getattr(args, name)
+    return found
+
+
+def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """Return a recipe with some settings changed, checked again.
+
+    Raises:
+        InvalidRequest: there is no such setting, or its value does not fit.
+    """
+    data = msgspec.to_builtins(recipe)
+    for name, value in changes.items():
+        table, key = name.split(".", 1)
+        if not isinstance(data.get(table), dict):
+            data[table] = {}
+        data[table][key] = value
+    try:
+        made = msgspec.convert({key: value for key, value in data.items() if value is not None}, Recipe)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{', '.join(changes)}: {error}.", hint="Correct the --set.") from error
+    made.parts()
+    return made
