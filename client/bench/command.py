@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ...envs.registry import specs, unmet
-from . import clients, measure, worlds
+from . import clients, measure, scienceworld, worlds
 from .servers import pin
 
-PARTS = ("envs", "serving", "costs", "clients", "memory", "webshop", "alfworld")
+PARTS = ("envs", "serving", "costs", "clients", "memory", "webshop", "alfworld", "scienceworld")
 PRODUCTS = (1_000, 10_000, 100_000)
 COUNTS = (1, 16, 64, 256, 1000)
 TITLES = {
@@ -32,6 +32,8 @@ TITLES = {
     "webshop": "WebShop in process, in processor time; the start on the clock",
     "webshop_policies": "What simple policies reach in WebShop, test split",
     "alfworld": "ALFWorld in process, in processor time; the stock engine on games just played",
+    "scienceworld": "ScienceWorld beside its stock package, the same actions in turns, by the clock and processor time",
+    "scienceworld_sessions": "Java's memory per ScienceWorld session that has played, and time until one is ready",
 }
 
 
@@ -110,12 +112,18 @@ def run(args: argparse.Namespace, extra: Mapping[str, Extra] | None = None) -> i
         results["webshop_policies"] = worlds.webshop_policies(args.products[:1])
     if "alfworld" in parts:
         results["alfworld"] = worlds.alfworld(args.seconds, stock_alfworld)
+    without = unmet("scienceworld")
+    if "scienceworld" in parts and without is None:
+        results["scienceworld"] = scienceworld.steps()
+        results["scienceworld_sessions"] = scienceworld.sessions()
     results |= {name: part.rows() for name, part in extra.items() if name in parts}
     show(results, args.markdown, TITLES | {name: part.title for name, part in extra.items()})
     if "serving" in parts and stock is None:
         print(f"\nStock OpenEnv was left out: {args.openenv_python} is missing. `make conformance` sets it up.")
     if "alfworld" in parts and stock_alfworld is None:
         print(f"\nThe stock engine was left out: {args.alfworld_python} is missing. `make alfworld-test` sets it up.")
+    if "scienceworld" in parts and without is not None:
+        print(f"\nScienceWorld was left out: {without}")
     if {"envs", "costs", "memory"} & set(parts):
         for missing in (f"{env_id} was left out: {why}" for env_id in specs() if (why := unmet(env_id)) is not None):
             print(f"\n{missing}")
