@@ -301,15 +301,17 @@ def test_rloo_by_hand() -> None:
 
 
 def test_reinforce_pp_baseline_by_hand() -> None:
-    # Scores less group means: -1, 1, 0 on 1, 2 and 1 tokens: mean 1/4, squares (25 + 9 + 9 + 1) / 16, divided by 3.
+    # Less group means: -1, 1, 0 and -3, 3, on 1, 2, 1, 1 and 1 tokens: mean 1/6, squares 1 + 1 + 1 + 9 + 9 - 6/36.
     rows = Rows(
-        loss_mask_BT=tensor([[1, 0], [1, 1], [0, 1]]),
-        token_rewards_BT=double([[2, 0], [0, 4], [3, 0]]),
-        group_B=tensor([0, 0, 0]),
+        loss_mask_BT=tensor([[1, 0], [1, 1], [0, 1], [1, 0], [1, 0]]),
+        token_rewards_BT=double([[2, 0], [0, 4], [3, 0], [0, 0], [6, 0]]),
+        group_B=tensor([0, 0, 0, 1, 1]),
     )
     got = credit("reinforce-pp-baseline", {}, rows).advantages_BT
-    by = math.sqrt(44 / 16 / 3)
-    assert got.flatten().tolist() == pytest.approx([-1.25 / by, 0, 0.75 / by, 0.75 / by, 0, -0.25 / by], abs=1e-7)
+    by = math.sqrt((21 - 1 / 6) / 5)
+    expected = [[-1, 0], [1, 1], [0, 0], [-3, 0], [3, 0]]
+    white = (double(expected) - 1 / 6) / by * rows.loss_mask_BT
+    torch.testing.assert_close(got, white, rtol=1e-7, atol=0)
 
 
 def test_reinforce_pp_carries_the_return_across_observations() -> None:
@@ -319,6 +321,9 @@ def test_reinforce_pp_carries_the_return_across_observations() -> None:
     assert paper[mask.bool()].tolist() == [1, 2, 4, 8]
     released = reinforce_pp.returns(rewards, mask, gamma=0.5, variant="released")
     assert released[mask.bool()].tolist() == [0, 0, 4, 8]
+    # The observation has the return of what follows, and hands nothing on.
+    rewards[0, 2] = 3
+    assert reinforce_pp.returns(rewards, mask, gamma=0.5, variant="released").tolist() == [[0, 0, 5, 4, 8]]
 
 
 def test_reinforce_pp_counts_rewards_on_masked_tokens() -> None:
@@ -414,6 +419,14 @@ def test_bilevel_gae_keeps_turns_of_reward_zero_and_a_final_zero() -> None:
     assert got[0, [1, 3, 5]].tolist() == [0.75, -2, -4]
     # Tokens: the next value less the own one, plus what follows in the turn.
     assert got[0, [0, 2, 4]].tolist() == [0.25 - 0.5 + 0.75, 2 - 1 - 2, 4 - 3 - 4]
+
+
+def test_a_row_of_one_turn_is_a_row_of_one_turn() -> None:
+    rewards, values, mask = double([[0, 0, 4]]), double([[1, 2, 3]]), tensor([[1, 1, 1]])
+    for turn in (0, 3):
+        turns = torch.full((1, 3), turn)
+        got = bilevel_gae.bilevel_gae(rewards, values, mask, turns, gamma=0.5, lam=0.5, gamma_turn=0.1)
+        assert got.equal(gae.gae(rewards, values, mask, gamma=0.5, lam=0.5))
 
 
 def test_bilevel_gae_pays_each_turn_at_its_end() -> None:

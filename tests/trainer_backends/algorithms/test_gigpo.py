@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
 pytest.importorskip("rapidfuzz", reason="rapidfuzz: pip install 'turngym[torch]'")
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turngym.errors import MissingExtra
@@ -99,6 +99,30 @@ def test_gigpo_as_released() -> None:
     assert got["step_B"].tolist() == pytest.approx([1 / math.sqrt(2), 10, -1 / math.sqrt(2)])
 
 
+def test_rows_that_do_not_count_are_part_of_neither_level() -> None:
+    scores, steps = double([1, 3, 100]), double([2, 6, 100])
+    both = tensor([0, 0, 0]), tensor([5, 5, 5])
+    for trajectories in (None, tensor([0, 1, 2])):
+        _, episode, step = gigpo.gigpo(scores, steps, *both, trajectories, counted_B=tensor([True, True, False]))
+        assert episode[:2].tolist() == [-1, 1]
+        assert step[:2].tolist() == [-2, 2]
+
+
+def test_similar_anchors_are_a_setting() -> None:
+    rows = shop()
+    words = [random.Random(place).choice(["open", "take", "look", "room", "desk"]) for place in range(60)]
+    rows.anchors = [" ".join(words), "item", " ".join(["shut", *words[1:]])]
+
+    def groups(**config: Any) -> list[int]:
+        found: list[int] = parts.load("credit", "gigpo", config)(rows).details["step_group_B"].tolist()
+        return found
+
+    assert groups() == [0, 1, 2]
+    assert groups(anchors="similar", autojunk=False) == [0, 1, 0]
+    assert groups(anchors="similar", autojunk=False, threshold=0.995) == [0, 1, 2]
+    assert groups(anchors="similar") == [0, 1, 2]
+
+
 def test_a_penalty_is_not_carried_back() -> None:
     rows = shop()
     rows.step_penalty_B = double([0, 0.1, 0])
@@ -171,6 +195,8 @@ def test_matches_are_counted_as_difflib_counts_them(seed: int, length: int, alph
         assert not first.matches(text, places, size + 1)
 
 
+@example(length=25, threshold=0.56)  # 0.56 * 25 / 2 is a little more than 7, and 2 * 7 / 25 is 0.56
+@example(length=7, threshold=0.8571428571428572)  # a little more than 2 * 3 / 7, and times 7 / 2 it is 3
 @given(length=st.integers(0, 3000), threshold=st.floats(0.01, 1))
 @settings(max_examples=200)
 def test_needed_matches_is_where_the_ratio_reaches_the_threshold(length: int, threshold: float) -> None:
