@@ -226,7 +226,7 @@ def scrub_tree(value: Any) -> Any:
     """Replace lone surrogates in every string of a JSON-like value."""
     if isinstance(value, str):
         return scrub(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [scrub_tree(item) for item in value]
     if isinstance(value, dict):
         return {scrub(str(name)): scrub_tree(item) for name, item in value.items()}

@@ -83,10 +83,10 @@ class Tasks(Sequence[str]):
 
     def __init__(self, split: str, indices: range) -> None:
         self.split = split
-        self._indices = indices
+        self.indices = indices
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self.indices)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -94,11 +94,11 @@ class Tasks(Sequence[str]):
     def __getitem__(self, index: slice) -> Tasks: ...
     def __getitem__(self, index: int | slice) -> str | Tasks:
         if isinstance(index, slice):
-            return Tasks(self.split, self._indices[index])
-        return f"{self.split}/{self._indices[index]}"
+            return Tasks(self.split, self.indices[index])
+        return f"{self.split}/{self.indices[index]}"
 
     def __repr__(self) -> str:
-        return f"Tasks({self.split!r}, {self._indices!r})"
+        return f"Tasks({self.split!r}, {self.indices!r})"
 
 
 def stable_rng(*key: str | int) -> np.random.Generator:

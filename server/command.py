@@ -29,7 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--idle-timeout", type=float, default=default.idle_timeout_s, metavar="S", help="(default: %(default)s)"
     )
     parser.add_argument(
-        "--step-timeout", type=float, default=default.step_timeout_s, metavar="S", help="(default: %(default)s)"
+        "--step-timeout",
+        type=float,
+        default=default.step_timeout_s,
+        metavar="S",
+        help="longest time one operation of an environment may take (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--make-timeout",
+        type=float,
+        default=default.make_timeout_s,
+        metavar="S",
+        help="the same for making one in a worker process, which may build data first (default: %(default)s)",
     )
     parser.add_argument(
         "--drain-timeout", type=float, default=default.drain_timeout_s, metavar="S", help="(default: %(default)s)"
@@ -37,7 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-body", type=float, default=default.max_body_bytes / MIB, metavar="MIB", help="(default: %(default)s)"
     )
-    parser.add_argument("--workers", type=int, default=default.workers, help="worker threads (default: %(default)s)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=default.workers,
+        help="processes for environments that do not step in microseconds (default: one a core, here %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=default.threads,
+        help="threads for what the other environments do off the event loop (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,5 +92,7 @@ def settings_of(args: argparse.Namespace) -> HubSettings:
         step_timeout_s=args.step_timeout,
         drain_timeout_s=args.drain_timeout,
         max_body_bytes=int(args.max_body * MIB),
+        make_timeout_s=args.make_timeout,
         workers=args.workers,
+        threads=args.threads,
     )

@@ -1,8 +1,9 @@
 """The hub: the sessions it holds, who may make one, when one ends, and how work on one is scheduled.
 
 The transports (``native``, ``openenv``) decode requests, call :meth:`Hub.dispatch` and encode the replies; what
-each operation does stands in ``operations``. All state is touched on the event loop only. What an environment does
-happens inline on the loop where its registry row says so (a step takes microseconds), and else in a worker thread.
+each operation does stands in ``operations``. All state is touched on the event loop only. Environments whose registry
+row says that a step takes microseconds live here and step on the loop; what else they do (making, resets, pictures)
+happens in threads. All other environments live in worker processes (``pool``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from ..envs.core import shown
 from ..envs.registry import EnvSpec, get_spec
@@ -24,6 +28,7 @@ from ..errors import (
     EnvironmentFailed,
     InvalidRequest,
     QuotaExceeded,
+    ReplayDiverged,
     SessionBusy,
     StepConflict,
     StepTimeout,
@@ -34,12 +39,16 @@ from ..errors import (
 from ..protocol import ITEMS, MAX_ITEMS, EnvCard, Level, Reply, SessionCard
 from . import operations, work
 from .metrics import EnvStats
+from .pool import Pool
+from .remote import Remote
 from .sessions import MAX_WAITING, Account, Link, Session, check_id, missing
 from .settings import HubSettings
-from .workers import Workers
+from .threads import Threads
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+BROKEN = (EnvironmentFailed, StepTimeout, ReplayDiverged)
+"""Errors after which a session's environment cannot go on."""
 CLOSE_DRAINING = 1012
 """WebSocket close code sent when the hub shuts down ("service restart")."""
 CLOSE_S = 2.0
@@ -75,11 +84,12 @@ class Hub:
         self.draining = False
         self.hurry = False
         self.busy = 0
-        self.workers = Workers(settings.workers, settings.step_timeout_s)
+        self._build_workers()
         self._cards: dict[str, EnvCard] = {}
         self._tasks: dict[tuple[str, str], Sequence[str]] = {}
         self._background: set[asyncio.Future[Any]] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
 
     # Requests --------------------------------------------------------------------------------------
 
@@ -149,77 +159,134 @@ class Hub:
     def start(
         self,
         session: Session,
-        job: Callable[[], T],
-        finish: Callable[[T, float], Reply],
+        job: work.Job | Callable[[], Awaitable[work.Job]] | None,
+        finish: Callable[[Any, float], Reply],
         *,
         check: Callable[[], Reply | None] | None = None,
-        before: Awaitable[Any] | None = None,
         parent: Session | None = None,
     ) -> operations.Slot:
-        """Do ``job`` in a worker thread when everything that came before on this session is done.
+        """Do ``job`` off the event loop when everything that came before on this session is done.
 
         Args:
             session: the session it belongs to.
-            job: what the environment does; touches nothing else.
+            job: what the environment does, or what gives it in time; None if ``check`` always answers.
             finish: makes the reply, on the event loop, from the result and the seconds it took.
             check: called first; a reply from it is the answer, and nothing is done.
-            before: awaited before the job.
-            parent: another session that must stand still meanwhile.
+            parent: another session, on whose environment the job is done, and that must stand still meanwhile.
         """
-        for each in (session, parent):
-            if each is not None and each.pending >= MAX_WAITING:
+        both = (session,) if parent is None else (session, parent)
+        for each in both:
+            if each.pending >= MAX_WAITING:
                 busy = SessionBusy(
                     f"{each.pending} operations wait for session {each.id}.", hint="Await their answers, then go on."
                 )
                 if session.env is None and not session.pending:
                     self.drop(session)  # a copy that will not be made
                 return self.refused(session.id, session.env_id, busy)
-        session.pending += 1
-        if parent is not None:
-            parent.pending += 1
-        work_on = self._threaded(session, job, finish, check, before, parent)
-        return asyncio.get_running_loop().create_task(work_on)
+        before = [each.tail for each in both if each.pending and each.tail is not None]
+        for each in both:
+            each.pending += 1
+        if before or callable(job):
+            waiting = self._in_turn(before, session, job, finish, check, parent)
+            slot: operations.Slot = self._loop.create_task(waiting)
+        else:
+            slot = self._begin(session, job, finish, check, parent)
+        if slot.__class__ is not Reply:
+            for each in both:
+                each.tail = slot  # type: ignore[assignment]
+        return slot
 
-    async def _threaded(
+    async def _in_turn(
         self,
+        before: Sequence[asyncio.Future[Reply]],
         session: Session,
-        job: Callable[[], T],
-        finish: Callable[[T, float], Reply],
+        job: work.Job | Callable[[], Awaitable[work.Job]] | None,
+        finish: Callable[[Any, float], Reply],
         check: Callable[[], Reply | None] | None,
-        before: Awaitable[Any] | None,
         parent: Session | None,
     ) -> Reply:
+        if before:
+            await asyncio.wait(before)
         try:
-            async with session.lock, contextlib.nullcontext() if parent is None else parent.lock:
-                if session.closed:
-                    raise missing(session.id)
-                stored = check() if check is not None else None
-                if stored is not None:
-                    return stored
-                if before is not None:
-                    await before
-                started = time.perf_counter()
-                result = await self.workers.run(job, lambda late: _close_late(session, parent, late))
-                return finish(result, time.perf_counter() - started)
+            ready = await job() if callable(job) else job
         except Exception as error:
-            if parent is not None and isinstance(error, StepTimeout):
-                self.drop(parent, close=False)
-            return self.failed(session, error)
-        finally:
-            session.pending -= 1
-            session.touched = time.monotonic()
-            if parent is not None:
-                parent.pending -= 1
+            return self._over(session, parent, self.failed(session, error))
+        slot = self._begin(session, ready, finish, check, parent)
+        return slot if isinstance(slot, Reply) else await slot
+
+    def _begin(
+        self,
+        session: Session,
+        job: work.Job | None,
+        finish: Callable[[Any, float], Reply],
+        check: Callable[[], Reply | None] | None,
+        parent: Session | None,
+    ) -> operations.Slot:
+        """Start a job whose turn it is."""
+        try:
+            if session.closed:
+                raise missing(session.id)
+            stored = check() if check is not None else None
+            if stored is not None or job is None:
+                return self._over(session, parent, session.last if stored is None else stored)
+            result = self._run(session, job, parent)
+        except Exception as error:
+            return self._over(session, parent, self.failed(session, error))
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        result.add_done_callback(partial(self._end, session, finish, parent, reply))
+        return reply
+
+    def _run(self, session: Session, job: work.Job, parent: Session | None) -> asyncio.Future[tuple[Any, float]]:
+        """Send a job to where its environment lives."""
+        env = session.env if parent is None else parent.env
+        if env is None and (parent is not None or not job.makes):
+            raise missing(session.id if parent is None else parent.id)
+        if session.inline:
+            return self.threads.run(partial(job.run, env), partial(_close_late, session, parent))
+        if env is None:
+            make = job.make if isinstance(job, work.Replay) else job
+            assert isinstance(make, work.Make)
+            return self.pool.run(job, self.pool.new(msgspec.structs.replace(make, seeding=None)))
+        assert isinstance(env, Remote)
+        return self.pool.run(job, env, None if parent is None else self.pool.new(env.make))
+
+    def _end(
+        self,
+        session: Session,
+        finish: Callable[[Any, float], Reply],
+        parent: Session | None,
+        reply: asyncio.Future[Reply],
+        result: asyncio.Future[tuple[Any, float]],
+    ) -> None:
+        """Answer with what a job gave."""
+        try:
+            answer = finish(*result.result())
+            if session.closed:  # by its socket, while its environment was being made
+                self._close_env_of(session)
+        except Exception as error:
+            if parent is not None and parent.inline and isinstance(error, StepTimeout):
+                self.drop(parent, close=False)  # a thread hangs in its environment
+            answer = self.failed(session, error)
+        self._over(session, parent, answer)
+        if not reply.done():
+            reply.set_result(answer)
+
+    def _over(self, session: Session, parent: Session | None, reply: Reply) -> Reply:
+        session.pending -= 1
+        session.touched = time.monotonic()
+        if parent is not None:
+            parent.pending -= 1
+        return reply
 
     def failed(self, session: Session, error: BaseException) -> Reply:
         """Return the reply for an operation that raised; a session whose environment broke is closed."""
         if not isinstance(error, TurngymError):
-            log.warning("Session %s of %s is closed", session.id, session.env_id)
-            error = self._broken(error, "The session is closed. Create another; the server's log has the traceback.")
+            log.error("Session %s of %s is closed", session.id, session.env_id, exc_info=error)
+            error = work.broken(error, in_session=True)
         session.stats.errors[error.code] += 1
-        if session.env is None or isinstance(error, EnvironmentFailed | StepTimeout):
-            # After a timeout the worker closes the environment itself, once it returns from the step.
-            self.drop(session, close=not isinstance(error, StepTimeout))
+        if session.env is None or isinstance(error, BROKEN):
+            # After a timeout the thread closes the environment itself, once it returns from the step.
+            self.drop(session, close=not (session.inline and isinstance(error, StepTimeout)))
         return Reply(session.id, session.step_index, error=error.to_problem())
 
     def refused(self, session: str, env_id: str, error: TurngymError) -> Reply:
@@ -275,27 +342,33 @@ class Hub:
         return made, True
 
     def drop(self, session: Session, *, close: bool = True) -> None:
-        """Take a session out; its environment is closed, in a thread if it does not step inline."""
+        """Take a session out and close its environment."""
         if session.closed:
             return
         session.closed = True
         del session.account.sessions[session.id]
         self.total -= 1
         session.stats.live -= 1
-        env, session.env = session.env, None if close else session.env
-        if env is None or not close:
-            return
-        if session.inline and not session.pending:
+        if close:
+            self._close_env_of(session)
+
+    def _close_env_of(self, session: Session) -> None:
+        env, session.env = session.env, None
+        if isinstance(env, Remote):
+            self.pool.drop(env)
+        elif env is not None and not session.pending:
             _close_env(env)
-            return
-        task = asyncio.get_running_loop().create_task(self._close_later(session, env))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        elif env is not None:
+            task = self._loop.create_task(self._close_later(session, env))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
 
     async def _close_later(self, session: Session, env: work.AnyEnv) -> None:
-        async with session.lock:
-            with contextlib.suppress(TurngymError):
-                await self.workers.run(lambda: _close_env(env))
+        """Close an environment that a thread works on."""
+        while session.pending and session.tail is not None:
+            await asyncio.wait([session.tail])
+        with contextlib.suppress(TurngymError):
+            await self.threads.run(partial(_close_env, env))
 
     def evict(self) -> int:
         """Close the sessions that idled too long and that nothing holds; return how many."""
@@ -322,9 +395,9 @@ class Hub:
             UnknownEnvironment: this hub does not serve it.
             EnvironmentFailed: it cannot be made.
         """
-        spec = self.spec(env_id)
+        self.spec(env_id)
         if env_id not in self._cards:
-            self._cards[env_id] = await self._asked(lambda: work.card(spec))
+            self._cards[env_id] = await self.ask(env_id, work.Describe(env_id))
         return self._cards[env_id]
 
     async def all_cards(self) -> list[EnvCard]:
@@ -337,19 +410,24 @@ class Hub:
                 cards.append(work.broken_card(spec, error))
         return cards
 
-    async def _asked(self, job: Callable[[], T]) -> T:
-        """Ask an environment outside any session."""
+    async def ask(self, env_id: str, job: work.Job) -> Any:
+        """Do a job that needs no session; errors of the environment become :class:`EnvironmentFailed`."""
         try:
-            answer: T = await self.workers.run(job)
-            return answer
+            if self.specs[env_id].inline:
+                return (await self.threads.run(partial(job.run, None)))[0]
+            return (await self.pool.run(job))[0]
         except TurngymError:
             raise
         except Exception as error:
-            raise self._broken(error, "The server's log has the traceback.") from error
+            log.error("An environment failed", exc_info=error)
+            raise work.broken(error, in_session=False) from error
 
-    def _broken(self, error: BaseException, hint: str) -> EnvironmentFailed:
-        log.error("An environment failed", exc_info=error)
-        return EnvironmentFailed(f"{type(error).__name__}: {shown(str(error), 300)}", hint=hint)
+    async def rules(self, session: Session) -> str:
+        """Return the rules as the player of a session must know them."""
+        env = session.env
+        if isinstance(env, Remote):
+            return str((await self.pool.run(work.Rules(), env))[0])
+        return "" if env is None else str(env.instructions)
 
     def spec(self, env_id: str) -> EnvSpec:
         """Return the registry row of an environment that this hub serves.
@@ -368,10 +446,10 @@ class Hub:
             UnknownEnvironment: this hub does not serve it.
             UnknownTask: no such split.
         """
-        spec = self.spec(env_id)
+        self.spec(env_id)
         key = (env_id, split)
         if key not in self._tasks:
-            self._tasks[key] = await self._asked(lambda: work.tasks(spec.id, split))
+            self._tasks[key] = await self.ask(env_id, work.List(env_id, split))
         return self._tasks[key]
 
     def cards(self, account: Account) -> list[SessionCard]:
@@ -382,11 +460,18 @@ class Hub:
     # Life ------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Start the watch over idle sessions and hanging workers; a closed hub opens again, empty."""
+        """Start the watch over idle sessions and hanging jobs; a closed hub opens again, empty."""
         if self.draining:
             self.draining = self.hurry = False
-            self.workers = Workers(self.settings.workers, self.settings.step_timeout_s)
-        self._watch = asyncio.get_running_loop().create_task(self._watching())
+            self._build_workers()
+        self._loop = asyncio.get_running_loop()
+        self._watch = self._loop.create_task(self._watching())
+
+    def _build_workers(self) -> None:
+        settings = self.settings
+        self.threads = Threads(settings.threads, settings.step_timeout_s)
+        rows = [spec for spec in self.specs.values() if not spec.inline]
+        self.pool = Pool(rows, settings.workers, settings.step_timeout_s, settings.make_timeout_s)
 
     async def _watching(self) -> None:
         settings = self.settings
@@ -395,7 +480,8 @@ class Hub:
         next_sweep = time.monotonic() + sweep
         while True:
             await asyncio.sleep(tick)
-            self.workers.expire()
+            self.threads.expire()
+            self.pool.watch()
             if time.monotonic() >= next_sweep:
                 next_sweep = time.monotonic() + sweep
                 self.evict()
@@ -418,7 +504,7 @@ class Hub:
             await asyncio.sleep(0.01)
 
     async def close(self) -> None:
-        """Close all sessions and end the worker threads."""
+        """Close all sessions, and end the worker processes and threads."""
         self.draining = True
         if self._watch is not None:
             self._watch.cancel()
@@ -427,7 +513,8 @@ class Hub:
                 self.drop(session)
         if self._background:
             await asyncio.wait(list(self._background), timeout=CLOSE_S)
-        self.workers.close()
+        await self.pool.close()
+        self.threads.close()
 
 
 def _close_env(env: Any) -> None:
@@ -438,6 +525,6 @@ def _close_env(env: Any) -> None:
 
 
 def _close_late(session: Session, parent: Session | None, result: Any) -> None:
-    """Close what a worker held when it was given up and came back after all."""
+    """Close what a thread held when it was given up and came back after all."""
     for env in (session.env or getattr(result, "env", result), None if parent is None else parent.env):
         _close_env(env)

@@ -102,12 +102,18 @@ def _mount_service(api: Api, hub: Hub) -> None:
     registry = registry_of(hub)
 
     async def health(request: Request) -> Response:
-        return json_response({"status": "healthy", "version": __version__})
+        health: dict[str, Any] = {"status": "healthy", "version": __version__}
+        if hub.pool.used:
+            pool = hub.pool
+            rebuilt = sum(pool.rebuilt.values())
+            health["workers"] = {"alive": pool.alive, "restarts": pool.restarts, "rebuilt": rebuilt}
+        return json_response(health)
 
     async def ready(request: Request) -> Response:
         if hub.draining:
             raise Draining("The hub shuts down.", hint="Use another hub.")
-        hub.workers.check()
+        hub.threads.check()
+        hub.pool.check()
         return json_response({"status": "ready"})
 
     async def metrics(request: Request) -> Response:

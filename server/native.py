@@ -11,9 +11,10 @@ from fastapi import Request, Response
 from starlette.routing import WebSocketRoute
 
 from ..envs.core import shown
-from ..errors import Draining, EnvironmentFailed, InvalidRequest, TurngymError, nearest
+from ..errors import Draining, InvalidRequest, TurngymError, nearest
 from ..protocol import ITEMS, MAX_ITEMS, PREFIX, Answer, Frame, Reply
 from ..records import scrub_tree
+from . import work
 from .gate import ACCOUNT
 from .hub import Hub
 from .links import Receive, Scope, Send, SocketLink
@@ -39,14 +40,7 @@ _items = {op: msgspec.json.Decoder(_some(item)) for op, item in ITEMS.items()}
 _frame = msgspec.json.Decoder(Frame)
 
 
-def _plain(value: Any) -> Any:
-    """Encode what environments put into infos although JSON does not know it: numpy scalars and arrays."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode = msgspec.json.Encoder(enc_hook=work.plain).encode
 
 
 def encode_json(value: Any) -> bytes:
@@ -58,15 +52,9 @@ def encode_json(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        return _encode(scrub_tree(msgspec.to_builtins(value, enc_hook=_plain)))
+        return _encode(scrub_tree(msgspec.to_builtins(value, enc_hook=work.plain)))
     except Exception as error:
-        raise _no_json(error) from error
-
-
-def _no_json(error: Exception) -> EnvironmentFailed:
-    return EnvironmentFailed(
-        f"The environment's reply is no JSON: {shown(str(error), 200)}.", hint="Correct the environment's info."
-    )
+        raise work.no_json(error) from error
 
 
 def encode_answer(hub: Hub, answer: Answer, account: Account) -> bytes:
@@ -86,11 +74,11 @@ def _encodable(hub: Hub, reply: Reply, account: Account) -> Reply:
         return reply
     except UnicodeEncodeError:
         # Lone surrogates in an observation: JSON cannot carry them, the rest of the text it can.
-        clean: Reply = msgspec.convert(scrub_tree(msgspec.to_builtins(reply, enc_hook=_plain)), Reply)
+        clean: Reply = msgspec.convert(scrub_tree(msgspec.to_builtins(reply, enc_hook=work.plain)), Reply)
         return clean
     except Exception as error:
         session = account.sessions.get(reply.session)
-        failure = _no_json(error)
+        failure = work.no_json(error)
         return Reply(reply.session, error=failure.to_problem()) if session is None else hub.failed(session, failure)
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from math import isfinite
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..envs.core import MAX_TEXT, check_seed, member_seed
-from ..errors import EnvironmentFailed, InvalidRequest, StepConflict, TurngymError
+from ..errors import InvalidRequest, StepConflict, TurngymError
 from ..protocol import (
     MAX_ITEMS,
     Create,
@@ -36,10 +35,10 @@ from .sessions import Account, Link, Session, missing
 if TYPE_CHECKING:
     from .hub import Hub
 
-Slot = Reply | asyncio.Task[Reply]
+Slot = Reply | asyncio.Future[Reply]
 _encode = msgspec.json.Encoder(order="sorted").encode
 LONG_ACTION = 32_768
-"""Characters from which on an action is parsed in a thread, wherever the environment steps."""
+"""Characters from which on an action is parsed in a thread, where the environment steps on the event loop."""
 
 
 # Making sessions -----------------------------------------------------------------------------------
@@ -57,34 +56,17 @@ def create(hub: Hub, item: Create, account: Account, link: Link | None) -> Slot:
         return hub.refused(item.session or "", item.env, error)
     if not new:
         return _again(hub, session)
-    job = partial(_made, item.env, item.level, item.config, item.turn, seeding if item.reset else None)
-    return hub.start(session, job, partial(_created if item.config else _adopt, session))
-
-
-def _made(
-    env_id: str,
-    level: Any,
-    config: dict[str, Any],
-    turn: dict[str, Any],
-    seeding: tuple[int | None, str | None, str | int | None] | None,
-) -> work.Made:
-    env = work.build(env_id, level, config, turn)
-    return work.Made(env, None if seeding is None else work.reset(env, *seeding))
+    job = work.Make(item.env, item.level, item.config, item.turn, seeding if item.reset else None)
+    return hub.start(session, job, partial(_adopt, session))
 
 
 def _adopt(session: Session, made: work.Made, seconds: float) -> Reply:
-    """Give a new session the environment that a worker built."""
+    """Give a new session its environment."""
     session.env = made.env
-    session.step_index = made.steps
-    session.last_action = made.last_action
     if made.outcome is not None:
-        session.last = _checked_reply(session, made.outcome, made.steps)
-    return session.last
-
-
-def _created(session: Session, made: work.Made, seconds: float) -> Reply:
-    """Adopt an environment whose settings may give it other tasks than its card lists."""
-    session.last = msgspec.structs.replace(_adopt(session, made, seconds), splits=dict(made.env.splits))
+        session.last = Reply(session.id, session.step_index, *made.outcome)
+    if made.splits is not None:
+        session.last = msgspec.structs.replace(session.last, splits=made.splits)
     return session.last
 
 
@@ -92,11 +74,11 @@ def _again(hub: Hub, session: Session) -> Slot:
     """Answer a repeated request for a session that exists, or is being made."""
     if not session.pending:
         return session.last
-    return hub.start(session, _nothing, lambda _, __: session.last, check=lambda: session.last)
+    return hub.start(session, None, _unused, check=lambda: session.last)
 
 
-def _nothing() -> None:
-    return None
+def _unused(result: Any, seconds: float) -> Reply:
+    raise AssertionError("nothing was to be done")
 
 
 def restore(hub: Hub, item: Restore, account: Account, link: Link | None) -> Slot:
@@ -108,8 +90,11 @@ def restore(hub: Hub, item: Restore, account: Account, link: Link | None) -> Slo
         return hub.refused(item.session or "", item.env, error)
     if not new:
         return _again(hub, session)
-    job = partial(work.rebuild, item.env, item.level, item.config, item.turn, item.task, item.seed, item.log)
-    return hub.start(session, job, partial(_adopt, session))
+    actions = [entry for entry in item.log if isinstance(entry, str)]
+    session.step_index = len(actions)
+    session.last_action = actions[-1] if actions else None
+    make = work.Make(item.env, item.level, item.config, item.turn)
+    return hub.start(session, work.Replay(make, item.task, item.seed, item.log), partial(_adopt, session))
 
 
 def groups(hub: Hub, items: Sequence[Group], account: Account, link: Link | None) -> list[Slot]:
@@ -131,42 +116,38 @@ def groups(hub: Hub, items: Sequence[Group], account: Account, link: Link | None
 
 
 def _group(hub: Hub, item: Group, account: Account, link: Link | None) -> list[Slot]:
-    task: list[str | int | None] = [item.task]
-    scout: asyncio.Future[Any] | None = None
+    scout: asyncio.Future[str] | None = None
     slots: list[Slot] = []
     for member in range(item.n):
         name = None if item.sessions is None else item.sessions[member]
         try:
             origin = b"" if name is None else _digest(f"group {member}", item)
             session, new = hub.admit(item.env, item.level, account, link, name, origin)
-            if not new:
-                slots.append(_again(hub, session))
-                continue
-            if task[0] is None and scout is None:
-                # One environment draws the task that all members then play.
-                scout = asyncio.ensure_future(_scout(hub, item, task))
         except TurngymError as error:
             slots.append(hub.refused(name or "", item.env, error))
             continue
+        if not new:
+            slots.append(_again(hub, session))
+            continue
         seed = item.seed if item.shared_noise else member_seed(item.seed, member)
-        slots.append(hub.start(session, partial(_member, item, seed, task), partial(_adopt, session), before=scout))
+        make = partial(work.Make, item.env, item.level, item.config, item.turn)
+        job: work.Job | Callable[[], Awaitable[work.Job]]
+        if item.task is not None:
+            job = make((seed, item.split, item.task))
+        else:
+            if scout is None:
+                # One environment draws the task that all members then play.
+                draw = work.Draw(item.env, item.config, item.seed, item.split)
+                scout = asyncio.ensure_future(hub.ask(item.env, draw))
+            job = partial(_member, make, seed, item.split, scout)
+        slots.append(hub.start(session, job, partial(_adopt, session)))
     return slots
 
 
-async def _scout(hub: Hub, item: Group, task: list[str | int | None]) -> None:
-    task[0] = await hub.workers.run(partial(_draw_task, item))
-
-
-def _draw_task(item: Group) -> str:
-    env = work.build(item.env, "text", item.config, {})
-    try:
-        return str(work.reset(env, item.seed, item.split, None).info["task"])
-    finally:
-        env.close()
-
-
-def _member(item: Group, seed: int, task: list[str | int | None]) -> work.Made:
-    return _made(item.env, item.level, item.config, item.turn, (seed, item.split, task[0]))
+async def _member(
+    make: Callable[[work.Seeding], work.Job], seed: int, split: str | None, scout: asyncio.Future[str]
+) -> work.Job:
+    return make((seed, split, await asyncio.shield(scout)))
 
 
 def _digest(op: str, item: Any) -> bytes:
@@ -186,21 +167,18 @@ def fork(hub: Hub, item: Fork, account: Account, link: Link | None) -> Slot:
     except TurngymError as error:
         return hub.refused(item.session, "", error)
 
-    def job() -> work.AnyEnv:
-        env = _env_of(parent)
-        work.check_begun(env, "fork")
-        return env.fork(seed)
-
-    def finish(env: work.AnyEnv, seconds: float) -> Reply:
-        copy.env = env
+    def finish(made: work.Made, seconds: float) -> Reply:
+        copy.env = made.env
         copy.step_index = parent.step_index
         copy.last_action = parent.last_action
         copy.last = msgspec.structs.replace(parent.last, session=copy.id)
         return copy.last
 
+    job = work.Branch(seed)
     if parent.pending or not parent.inline:
         return hub.start(copy, job, finish, parent=parent)
-    return hub.inline(copy, job, finish)
+    env: Any = parent.env
+    return hub.inline(copy, partial(job.run, env), finish)
 
 
 # Playing -------------------------------------------------------------------------------------------
@@ -217,17 +195,17 @@ def step(hub: Hub, item: Step, account: Account, link: Link | None) -> Slot:
     if session.pending or not session.inline or len(item.action) > LONG_ACTION:
         return hub.start(
             session,
-            lambda: _env_of(session).step(item.action),
-            lambda result, seconds: _stepped(session, item.action, result, seconds),
-            check=lambda: _stored(session, item),
+            work.Act(item.action),
+            partial(_stepped, session, item.action),
+            check=partial(_stored, session, item),
         )
     try:
         stored = _stored(session, item)
         if stored is not None:
             return stored
         started = perf_counter()
-        result = session.env.step(item.action)  # type: ignore[union-attr]  # an idle session has one
-        return _stepped(session, item.action, result, perf_counter() - started)
+        result = session.env.step(item.action)  # type: ignore[union-attr]  # an idle inline session has one
+        return _stepped(session, item.action, work.checked(result), perf_counter() - started)
     except (Exception, SystemExit) as error:
         return hub.failed(session, error)
 
@@ -248,35 +226,19 @@ def _stored(session: Session, item: Step) -> Reply | None:
     return None
 
 
-def _stepped(session: Session, action: str, result: tuple[Any, ...], seconds: float) -> Reply:
-    reply = _checked_reply(session, result, session.step_index + 1)
+def _stepped(session: Session, action: str, outcome: work.Outcome, seconds: float) -> Reply:
     session.step_index += 1
     session.last_action = action
-    session.last = reply
+    session.last = reply = Reply(session.id, session.step_index, *outcome)
     session.stats.stepped(seconds)
     return reply
-
-
-def _checked_reply(session: Session, result: tuple[Any, ...], step_index: int) -> Reply:
-    """Make a reply of a five-tuple; what no client could read is a failure of the environment."""
-    observation, reward, terminated, truncated, info = result
-    if reward.__class__ is not float:
-        reward = float(reward)
-    if not isfinite(reward):
-        raise EnvironmentFailed(f"The environment gave the reward {reward}.", hint="The session is closed.")
-    if observation.__class__ not in _OBSERVED or not isinstance(info, dict):
-        raise EnvironmentFailed("The environment gave no text or no info.", hint="The session is closed.")
-    return Reply(session.id, step_index, observation, reward, bool(terminated), bool(truncated), info)
-
-
-_OBSERVED = (str, list)
 
 
 def reset(hub: Hub, item: Reset, account: Account, link: Link | None) -> Slot:
     """Start an episode."""
 
     def finish(outcome: work.Outcome, seconds: float) -> Reply:
-        session.last = _checked_reply(session, outcome, 0)
+        session.last = Reply(session.id, 0, *outcome)
         session.step_index = 0
         session.last_action = None
         return session.last
@@ -285,7 +247,7 @@ def reset(hub: Hub, item: Reset, account: Account, link: Link | None) -> Slot:
         session = hub.find(item.session, account, link)
     except TurngymError as error:
         return hub.refused(item.session, "", error)
-    return hub.start(session, lambda: work.reset(_env_of(session), item.seed, item.split, item.task), finish)
+    return hub.start(session, work.Begin(item.seed, item.split, item.task), finish)
 
 
 def expert(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
@@ -296,7 +258,7 @@ def expert(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
         return hub.refused(item.session, "", error)
     return hub.start(
         session,
-        lambda: work.expert(_env_of(session)),
+        work.Advise(),
         lambda action, _: Reply(session.id, session.step_index, action=action),
     )
 
@@ -309,7 +271,7 @@ def render(hub: Hub, item: Render, account: Account, link: Link | None) -> Slot:
         return hub.refused(item.session, "", error)
     return hub.start(
         session,
-        lambda: work.render(_env_of(session), item.picture),
+        work.Show(item.picture),
         lambda shown, _: _shown(session, *shown),
     )
 
@@ -340,13 +302,7 @@ def close(hub: Hub, item: Target, account: Account, link: Link | None) -> Slot:
         return reply
 
     # What was asked for before is done before.
-    return hub.start(session, _nothing, lambda _, __: reply, check=drop) if session.pending else drop()
-
-
-def _env_of(session: Session) -> work.AnyEnv:
-    if session.env is None:
-        raise missing(session.id)
-    return session.env
+    return hub.start(session, None, _unused, check=drop) if session.pending else drop()
 
 
 OPERATIONS: Mapping[str, Callable[[Hub, Any, Account, Link | None], Slot]] = {

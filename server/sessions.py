@@ -13,6 +13,7 @@ from .metrics import EnvStats
 
 if TYPE_CHECKING:
     from ..envs.turn.env import TurnEnv
+    from .remote import Remote
 
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 MAX_WAITING = 64
@@ -58,8 +59,8 @@ class Session:
         env_id: registry id.
         level: "text" or "turn".
         stats: counters of its environment id.
-        inline: steps run on the event loop.
-        env: the environment; None while it is being made and after it was closed.
+        inline: the environment lives in this process and steps on the event loop; else in a worker process.
+        env: the environment, or what is known of it; None while it is being made and after it was closed.
         origin: digest of the request that made it, so that a repeat is recognised; b"" where the hub chose the id.
         step_index: steps since the reset.
         last: the last reply, returned again to a repeated step.
@@ -67,12 +68,12 @@ class Session:
         created: monotonic seconds.
         touched: monotonic seconds of the last use.
         link: the WebSocket that used it last; while that is open, the session is not evicted.
-        pending: operations running or waiting in worker threads.
+        pending: operations that run off the event loop, or wait for those.
+        tail: the last of them.
         closed: no longer in the account.
     """
 
     __slots__ = (
-        "_lock",
         "account",
         "closed",
         "created",
@@ -88,6 +89,7 @@ class Session:
         "pending",
         "stats",
         "step_index",
+        "tail",
         "touched",
     )
 
@@ -100,7 +102,7 @@ class Session:
         self.level: Level = level
         self.stats = stats
         self.inline = inline
-        self.env: TextEnv | TurnEnv | None = None
+        self.env: TextEnv | TurnEnv | Remote | None = None
         self.origin = origin
         self.step_index = 0
         self.last = Reply(id)
@@ -110,14 +112,7 @@ class Session:
         self.link: Link | None = None
         self.pending = 0
         self.closed = False
-        self._lock: asyncio.Lock | None = None
-
-    @property
-    def lock(self) -> asyncio.Lock:
-        """Lock that lets threaded operations through one by one, in the order they came; made on first use."""
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        return self._lock
+        self.tail: asyncio.Future[Reply] | None = None
 
     def held(self) -> bool:
         """Return whether something forbids eviction: a running operation, or an open socket."""

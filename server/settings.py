@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,8 +30,11 @@ class HubSettings:
         idle_timeout_s: seconds without use after which a session is evicted, unless a live socket holds it.
         max_body_bytes: largest request body and largest WebSocket message.
         step_timeout_s: longest time one operation of an environment may take.
+        make_timeout_s: the same for making, restoring and rebuilding one in a worker process, which may have to read or
+            build data first.
         drain_timeout_s: longest time that running operations get to finish after SIGTERM.
-        workers: threads for environments that do not step inline, and for creation, resets and searches of all.
+        workers: processes for environments that do not step inline; by default as many as there are processor cores.
+        threads: threads for what environments that step inline do off the event loop: creation, resets, pictures.
     """
 
     host: str = "127.0.0.1"
@@ -42,13 +46,17 @@ class HubSettings:
     idle_timeout_s: float = 3600.0
     max_body_bytes: int = 16 * MIB
     step_timeout_s: float = 60.0
+    make_timeout_s: float = 900.0
     drain_timeout_s: float = 20.0
-    workers: int = 32
+    workers: int = field(default_factory=lambda: cores())
+    threads: int = 32
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise InvalidRequest(f"port is {self.port}.", hint="Give a port from 0 to 65535; 0 takes a free one.")
-        for name in ("max_sessions", "max_body_bytes", "idle_timeout_s", "step_timeout_s", "workers"):
+        for name in ("max_sessions", "max_body_bytes", "idle_timeout_s", "step_timeout_s", "make_timeout_s"):
+            _check_positive(name, getattr(self, name))
+        for name in ("workers", "threads"):
             _check_positive(name, getattr(self, name))
         if self.max_sessions_per_key is not None:
             _check_positive("max_sessions_per_key", self.max_sessions_per_key)
@@ -66,6 +74,11 @@ class HubSettings:
     def env_ids(self) -> tuple[str, ...]:
         """Return the ids served, sorted and without repeats."""
         return tuple(sorted(set(specs() if self.envs is None else self.envs)))
+
+
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
+import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +23,6 @@ import uvloop
 from websockets.sync.client import ClientConnection, connect
 
 from turngym.envs import registry
-from turngym.envs.core import Effect, TextEnv
 from turngym.protocol import Answer, Reply
 from turngym.server.hub import Hub
 from turngym.server.run import HubServer, listen, server_of, url_of
@@ -27,67 +31,15 @@ from turngym.server.settings import HubSettings
 WAIT_S = 20.0
 
 
-class Odd(TextEnv):
-    """Does what the action says: an environment for everything that can go wrong."""
+# Worker processes import these environments too, by the path that the hub hands on.
+sys.path.insert(0, str(Path(__file__).with_name("odd")))
+import odd_envs  # noqa: E402
 
-    splits = {"train": 10, "test": 5}  # noqa: RUF012
-    expert_success = 1.0
-    gates: dict[str, threading.Event] = {}  # noqa: RUF012 - actions "wait NAME" end when the test opens the gate
-    closed: list[str] = []  # noqa: RUF012
-
-    def __init__(self, *, name: str = "", broken: str = "", **base: Any) -> None:
-        super().__init__(**base)
-        self.name = name
-        if broken == "value":
-            raise ValueError("this setting is no good")
-        if broken == "bug":
-            raise RuntimeError("a bug in the constructor")
-        if broken == "wait":
-            self.gates["create"].wait(WAIT_S)
-
-    @property
-    def instructions(self) -> str:
-        return "Anything goes."
-
-    def _begin(self, split: str, index: int) -> None:
-        self._state: list[str] = []
-
-    def _apply(self, action: str) -> Effect:
-        verb, _, rest = action.partition(" ")
-        if verb == "wait":
-            self.gates[rest].wait(WAIT_S)
-        elif verb == "raise":
-            raise RuntimeError("a bug in the environment")
-        elif verb == "exit":
-            sys.exit(3)
-        elif verb == "reward":
-            return Effect(float(rest))
-        self._state.append(action)
-        return Effect(float(len(self._state)), terminated=verb == "end")
-
-    def _observe(self) -> str:
-        return "\ud800" if self._state[-1:] == ["surrogate"] else " ".join(self._state)
-
-    def _extra_info(self) -> dict[str, Any]:
-        return {"thing": object()} if self._state[-1:] == ["object"] else {}
-
-    def _admissible(self) -> list[str]:
-        return ["go", "end"]
-
-    def expert_action(self) -> str | None:
-        return "end"
-
-    def close(self) -> None:
-        self.closed.append(self.name)
-
-
-def _register(env_id: str, *, inline: bool) -> None:
-    if env_id not in registry._registry:
-        registry.register(registry.EnvSpec(env_id, f"{__name__}:Odd", "odd", inline=inline, hidden=True))
-
-
-_register("odd-inline", inline=True)
-_register("odd-threaded", inline=False)
+os.environ["TURNGYM_ODD"] = tempfile.mkdtemp(prefix="turngym-odd-")
+atexit.register(shutil.rmtree, os.environ["TURNGYM_ODD"], ignore_errors=True)
+for _row in odd_envs.ROWS:
+    if not registry.is_registered(_row.id):
+        registry.register(_row)
 
 
 class Running:
@@ -187,7 +139,7 @@ def running(key: str = "", **settings: Any) -> Iterator[Running]:
         assert not thread.is_alive()
 
 
-ODD = ("bandit", "frozen-lake", "sokoban", "odd-inline", "odd-threaded")
+ODD = ("bandit", "frozen-lake", "sokoban", "odd-inline", "odd-process")
 
 
 @pytest.fixture(scope="module")
@@ -203,15 +155,34 @@ def start_hub() -> Callable[..., Any]:
     return running
 
 
+class Gate:
+    """What the action "wait NAME" waits for."""
+
+    def __init__(self, name: str) -> None:
+        self._file = odd_envs.folder() / f"open-{name}"
+
+    def open(self) -> None:
+        """Let those who wait go on."""
+        self._file.touch()
+
+
 @pytest.fixture
 def tools() -> Any:
-    """The helpers ``ask`` and ``wait_for``, and ``Odd`` with its gates."""
+    """The helpers ``ask`` and ``wait_for``, and what the odd environments hear and say."""
+    where = odd_envs.folder()
+    for file in where.iterdir():
+        file.unlink()
 
     class Tools:
         ask = staticmethod(ask)
         wait_for = staticmethod(wait_for)
-        odd = Odd
+        gate = Gate
+        folder = where
 
-    Odd.gates.clear()
-    Odd.closed.clear()
+        @staticmethod
+        def closed() -> list[str]:
+            """Names of the environments closed so far."""
+            file = where / "closed"
+            return file.read_text().splitlines() if file.exists() else []
+
     return Tools

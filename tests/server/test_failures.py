@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 import msgspec
 import pytest
 
-KINDS = ["odd-inline", "odd-threaded"]
+KINDS = ["odd-inline", "odd-process"]
 
 
 @pytest.mark.parametrize("env", KINDS)
@@ -27,11 +26,12 @@ def test_a_failure_closes_its_session_and_no_other(
     assert replies[0].error["code"] == "ENVIRONMENT_FAILED"
     assert replies[1].observation == "go"
     assert hub.fail("step", session=bad, action="go") == "SESSION_NOT_FOUND"
-    tools.wait_for(lambda: bad in tools.odd.closed)
+    tools.wait_for(lambda: bad in tools.closed())
     assert hub.hub.stats[env].errors["ENVIRONMENT_FAILED"] == failures + 1
     if action == "raise":
         assert "a bug in the environment" in replies[0].error["detail"]
-        assert any(record.exc_info for record in caplog.records)
+        assert "Traceback" in caplog.text
+        assert "odd_envs.py" in caplog.text
 
 
 @pytest.mark.parametrize("env", KINDS)
@@ -56,8 +56,8 @@ def test_settings_that_the_environment_refuses(running_hub: Any) -> None:
     hub = running_hub
     before = hub.hub.total
     for config in ({"broken": "value"}, {"max_steps": "many"}, {"no": 1}, {"max_steps": [1, [2]]}):
-        assert hub.fail("create", env="odd-threaded", config=config) == "INVALID_REQUEST"
-    assert hub.fail("create", env="odd-threaded", config={"broken": "bug"}) == "ENVIRONMENT_FAILED"
+        assert hub.fail("create", env="odd-process", config=config) == "INVALID_REQUEST"
+    assert hub.fail("create", env="odd-process", config={"broken": "bug"}) == "ENVIRONMENT_FAILED"
     assert hub.hub.total == before
 
 
@@ -68,50 +68,46 @@ def test_a_failed_creation_frees_its_id(running_hub: Any) -> None:
     assert hub.one("create", env="bandit", session=session, reset=True).session == session
 
 
-def test_a_hanging_step_times_out_and_the_hub_goes_on(start_hub: Any, tools: Any) -> None:
-    gate = tools.odd.gates["hang"] = threading.Event()
-    with start_hub(envs=("odd-threaded", "bandit"), step_timeout_s=0.2, workers=2) as hub:
+def test_a_hanging_thread_is_given_up_and_the_hub_goes_on(start_hub: Any, tools: Any) -> None:
+    gate = tools.gate("expert")
+    with start_hub(envs=("odd-inline", "bandit"), step_timeout_s=0.2, threads=2) as hub:
         names = [hub.new() for _ in range(5)]
-        hub.post(
-            "create", *[{"env": "odd-threaded", "session": s, "reset": True, "config": {"name": s}} for s in names]
-        )
-        replies = hub.post(
-            "step",
-            *[{"session": s, "action": "wait hang"} for s in names[:2]],
-            # These wait in the queue behind the two threads, then run in the threads that replace them.
-            *[{"session": s, "action": "go"} for s in names[2:4]],
-        )
+        hub.post("create", *[{"env": "odd-inline", "session": s, "reset": True, "config": {"name": s}} for s in names])
+        hub.post("step", *[{"session": s, "action": "slow expert"} for s in names[:2]])
+        # The last two wait in the queue behind the two threads, then run in the threads that replace them.
+        replies = hub.post("expert", *[{"session": s} for s in names[:4]])
         codes = [reply.error and reply.error["code"] for reply in replies]
         assert codes == ["STEP_TIMEOUT", "STEP_TIMEOUT", None, None]
         assert hub.fail("state", session=names[0]) == "SESSION_NOT_FOUND"
-        assert hub.hub.workers.stuck == 2
+        assert hub.hub.threads.stuck == 2
         # As many threads hang as there may be: no more work for threads, but what is inline goes on.
-        assert hub.fail("step", session=names[4], action="go") == "CAPACITY_REACHED"
+        assert hub.fail("expert", session=names[4]) == "CAPACITY_REACHED"
+        assert hub.one("step", session=names[4], action="go").observation == "go"
         assert hub.http.get("/ready").json()["code"] == "CAPACITY_REACHED"
         assert "turngym_stuck_threads 2.0" in hub.http.get("/metrics").text
-        gate.set()
-        tools.wait_for(lambda: hub.hub.workers.stuck == 0)
-        tools.wait_for(lambda: set(names[:2]) <= set(tools.odd.closed))
-        assert hub.one("step", session=names[4], action="go").observation == "go"
+        gate.open()
+        tools.wait_for(lambda: hub.hub.threads.stuck == 0)
+        tools.wait_for(lambda: set(names[:2]) <= set(tools.closed()))
+        assert hub.one("expert", session=names[4]).action == "end"
 
 
 def test_a_hanging_creation_times_out(start_hub: Any, tools: Any) -> None:
-    gate = tools.odd.gates["create"] = threading.Event()
+    gate = tools.gate("create")
     with start_hub(envs=("odd-inline",), step_timeout_s=0.1) as hub:
         session = hub.new()
         config = {"broken": "wait", "name": "late"}
         assert hub.fail("create", env="odd-inline", session=session, config=config) == "STEP_TIMEOUT"
         assert hub.hub.total == 0
-        gate.set()
-        tools.wait_for(lambda: "late" in tools.odd.closed)
+        gate.open()
+        tools.wait_for(lambda: "late" in tools.closed())
 
 
 def test_one_session_acts_once_at_a_time_in_order(running_hub: Any, tools: Any) -> None:
     hub = running_hub
-    gate = tools.odd.gates["order"] = threading.Event()
+    gate = tools.gate("order")
     session = hub.new()
     with hub.socket() as socket:
-        tools.ask(socket, "create", {"env": "odd-threaded", "session": session, "reset": True})
+        tools.ask(socket, "create", {"env": "odd-process", "session": session, "reset": True})
         actions = ["wait order", "one", "two"]
         for number, action in enumerate(actions):
             item = {"session": session, "action": action, "step_index": number}
@@ -120,7 +116,7 @@ def test_one_session_acts_once_at_a_time_in_order(running_hub: Any, tools: Any) 
         retry = {"session": session, "action": "wait order", "step_index": 0}
         socket.send(msgspec.json.encode({"id": 9, "op": "step", "items": [retry]}).decode())
         tools.wait_for(lambda: hub.hub.accounts[0].sessions[session].pending == 4)
-        gate.set()
+        gate.open()
         answers = {}
         for _ in range(4):
             answer = msgspec.json.decode(socket.recv(10))
@@ -158,8 +154,8 @@ def test_an_inline_session_that_is_being_made_keeps_the_order(running_hub: Any, 
 
 def test_too_much_waiting_for_one_session_is_refused(running_hub: Any, tools: Any) -> None:
     hub = running_hub
-    gate = tools.odd.gates["busy"] = threading.Event()
-    session = hub.one("create", env="odd-threaded", reset=True).session
+    gate = tools.gate("busy")
+    session = hub.one("create", env="odd-process", reset=True).session
     with hub.socket() as socket:
         items = [{"session": session, "action": "wait busy"}] + [{"session": session, "action": "go"}] * 70
         socket.send(msgspec.json.encode({"id": 1, "op": "step", "items": items}).decode())
@@ -167,7 +163,7 @@ def test_too_much_waiting_for_one_session_is_refused(running_hub: Any, tools: An
         total = hub.hub.total
         assert hub.fail("fork", session=session, to="never") == "SESSION_BUSY"
         assert hub.hub.total == total
-        gate.set()
+        gate.open()
         replies = msgspec.json.decode(socket.recv(10))["items"]
     assert [reply.get("error", {}).get("code") for reply in replies] == [None] * 64 + ["SESSION_BUSY"] * 7
 

@@ -24,7 +24,7 @@ item = st.fixed_dictionaries(
     {},
     optional={
         "session": st.sampled_from(["a", "b"]) | values,
-        "env": st.sampled_from(["bandit", "sokoban", "odd-threaded"]) | values,
+        "env": st.sampled_from(["bandit", "sokoban", "odd-process"]) | values,
         "level": st.sampled_from(["text", "turn"]) | values,
         "config": st.dictionaries(st.sampled_from(["size", "boxes", "max_steps", "vocab", "x"]), values, max_size=3),
         "turn": st.dictionaries(st.sampled_from(["style", "memory", "hooks", "max_turns"]), values, max_size=3),

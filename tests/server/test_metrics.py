@@ -22,9 +22,9 @@ def samples(hub: Any) -> dict[tuple[str, str], float]:
 
 
 def test_sessions_steps_latencies_errors_and_evictions_are_counted(start_hub: Any) -> None:
-    with start_hub(envs=("bandit", "odd-threaded"), max_sessions=77) as hub:
+    with start_hub(envs=("bandit", "odd-process"), max_sessions=77) as hub:
         hub.post("create", *[{"env": "bandit", "session": f"s{i}", "reset": True} for i in range(3)])
-        hub.one("create", env="odd-threaded", reset=True)
+        hub.one("create", env="odd-process", reset=True)
         hub.post("step", *[{"session": f"s{i}", "action": "x"} for i in range(2)])
         assert hub.fail("create", env="bandit", config={"nope": 1}) == "INVALID_REQUEST"
         assert hub.fail("state", session="nobody") == "SESSION_NOT_FOUND"
@@ -36,7 +36,7 @@ def test_sessions_steps_latencies_errors_and_evictions_are_counted(start_hub: An
             found = samples(hub)
     expected = {
         ("turngym_sessions", "env=bandit"): 1,
-        ("turngym_sessions", "env=odd-threaded"): 1,
+        ("turngym_sessions", "env=odd-process"): 1,
         ("turngym_sessions_created_total", "env=bandit"): 4,
         ("turngym_sessions_evicted_total", "env=bandit"): 1,
         ("turngym_steps_total", "env=bandit"): 2,

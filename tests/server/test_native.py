@@ -101,7 +101,7 @@ def test_a_repeated_step_is_answered_from_store(running_hub: Any) -> None:
 def test_the_last_step_of_an_episode_can_be_repeated(running_hub: Any) -> None:
     hub = running_hub
     session = hub.new()
-    hub.one("create", env="odd-threaded", session=session, reset=True)
+    hub.one("create", env="odd-process", session=session, reset=True)
     ended = hub.one("step", session=session, action="end", step_index=0)
     assert ended.terminated
     assert hub.one("step", session=session, action="end", step_index=0) == ended
@@ -151,7 +151,7 @@ def test_create_without_reset_waits_for_one(running_hub: Any) -> None:
     assert hub.one("reset", session=session, seed=1, split="test", task=4).info["task"] == "test/4"
 
 
-@pytest.mark.parametrize("env", ["frozen-lake", "odd-threaded"])
+@pytest.mark.parametrize("env", ["frozen-lake", "odd-process"])
 def test_forks_are_independent_and_continue_the_noise(running_hub: Any, env: str) -> None:
     hub = running_hub
     parent, copy, other = hub.new(), hub.new(), hub.new()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -19,7 +18,7 @@ from turngym.envs.registry import make, specs
 def say(socket: Any, **message: Any) -> dict[str, Any]:
     """Send one message and await the answer."""
     socket.send(json.dumps(message))
-    return json.loads(socket.recv(10))
+    return json.loads(socket.recv(60))
 
 
 def code(answer: dict[str, Any]) -> str:
@@ -156,11 +155,11 @@ def test_binary_frames_are_read_too(sokoban: Any) -> None:
 
 def test_a_session_lives_as_long_as_its_socket(running_hub: Any, tools: Any) -> None:
     before = running_hub.hub.total
-    with running_hub.socket("/odd-threaded/ws") as socket:
+    with running_hub.socket("/odd-process/ws") as socket:
         say(socket, type="reset", data={})
         assert running_hub.hub.total == before + 1
     tools.wait_for(lambda: running_hub.hub.total == before)
-    tools.wait_for(lambda: "" in tools.odd.closed)
+    tools.wait_for(lambda: "" in tools.closed())
     with running_hub.socket("/bandit/ws") as socket:
         socket.send('{"type": "close"}')
         with pytest.raises(ConnectionClosed) as closed:
@@ -198,7 +197,7 @@ def test_an_environment_that_cannot_be_made_is_a_factory_error(start_hub: Any, m
             socket.recv(10)
 
 
-@pytest.mark.parametrize("env", ["odd-inline", "odd-threaded"])
+@pytest.mark.parametrize("env", ["odd-inline", "odd-process"])
 def test_after_a_failure_reset_starts_a_new_session(running_hub: Any, env: str) -> None:
     with running_hub.socket(f"/{env}/ws") as socket:
         say(socket, type="reset", data={})
@@ -209,18 +208,19 @@ def test_after_a_failure_reset_starts_a_new_session(running_hub: Any, env: str) 
         assert say(socket, type="reset", data={})["type"] == "observation"
         assert say(socket, type="step", data={"action": "go"})["data"]["observation"]["text"] == "go"
         assert code(say(socket, type="step", data={"action": "object"})) == "EXECUTION_ERROR"
+        say(socket, type="reset", data={})
         assert say(socket, type="step", data={"action": "surrogate"})["data"]["observation"]["text"] == "?"
 
 
 def test_messages_are_answered_in_turn(running_hub: Any, tools: Any) -> None:
-    gate = tools.odd.gates["turn"] = threading.Event()
-    with running_hub.socket("/odd-threaded/ws") as socket:
+    gate = tools.gate("turn")
+    with running_hub.socket("/odd-process/ws") as socket:
         socket.send('{"type": "reset"}')
         for action in ("wait turn", "one", "two"):
             socket.send(json.dumps({"type": "step", "data": {"action": action}}))
         socket.send('{"type": "state"}')
         assert json.loads(socket.recv(10))["type"] == "observation"
-        gate.set()
+        gate.open()
         texts = [json.loads(socket.recv(10))["data"]["observation"]["text"] for _ in range(3)]
         assert texts == ["wait turn", "wait turn one", "wait turn one two"]
         assert json.loads(socket.recv(10))["data"]["step_count"] == 3

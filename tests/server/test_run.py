@@ -26,26 +26,20 @@ from turngym.server.run import listen, serve, url_of
 from turngym.server.settings import HubSettings, read_keys
 
 SLOW = """
-import time
-from turngym.envs import registry
-from turngym.envs.bandit import Bandit
-
-class Slow(Bandit):
-    def _apply(self, action):
-        time.sleep(float(action))
-        return super()._apply("Teacher")
-
-registry.register(registry.EnvSpec("slow", "__main__:Slow", hidden=True))
+import sys
+sys.path.insert(0, {folder!r})
+import slow_env
 from turngym.server.run import serve
 from turngym.server.settings import HubSettings
-serve(HubSettings(port=0, envs=("slow", "bandit"), drain_timeout_s={drain}))
+serve(HubSettings(port=0, envs=("slow", "bandit"), workers=2, drain_timeout_s={drain}))
 """
+ODD = str(Path(__file__).with_name("odd"))
 
 
 @contextmanager
 def process(drain: float = 10.0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a hub with a slow environment in a process of its own."""
-    command = [sys.executable, "-c", SLOW.format(drain=drain)]
+    command = [sys.executable, "-c", SLOW.format(drain=drain, folder=ODD)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
@@ -65,7 +59,7 @@ def test_sigterm_lets_running_steps_finish_and_says_goodbye() -> None:
 
         ask(1, "create", env="slow", session="a", reset=True)
         assert msgspec.json.decode(socket.recv(10))["items"][0]["session"] == "a"
-        ask(2, "step", session="a", action="0.7")
+        ask(2, "step", session="a", action="2")
         ask(3, "state", session="nobody")
         assert msgspec.json.decode(socket.recv(10))["id"] == 3
         child.send_signal(signal.SIGTERM)
@@ -102,7 +96,7 @@ def test_an_idle_hub_ends_at_once_and_a_busy_one_after_its_drain_timeout() -> No
             socket.send(msgspec.json.encode({"id": number, "op": op, "items": [item]}).decode())
         socket.recv(10)
         child.send_signal(signal.SIGTERM)
-        # The step would take half a minute: its thread does not keep the process.
+        # The step would take half a minute: its worker does not keep the hub.
         assert child.wait(15) == 0
 
 
@@ -120,6 +114,54 @@ def test_a_second_signal_ends_it_now() -> None:
             time.sleep(0.01)
         child.send_signal(signal.SIGTERM)
         assert child.wait(15) == 0
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+
+
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="engine: needs Linux")
+@pytest.mark.parametrize("step", ["0", "60", "spin"])
+def test_a_hub_that_is_killed_leaves_no_process_behind(step: str) -> None:
+    with process() as (child, url):
+        for session in "ab":
+            items = [{"env": "slow", "session": session, "reset": True}]
+            assert "error" not in httpx.post(f"{url}/v1/create", json={"items": items}, timeout=20).json()["items"][0]
+        workers = children(child.pid)
+        assert len(workers) == 2
+        with connect(url.replace("http", "ws") + "/v1/ws") as socket:
+            items = [{"session": session, "action": step} for session in "ab"]
+            socket.send(msgspec.json.encode({"id": 1, "op": "step", "items": items}).decode())
+            httpx.get(f"{url}/ready")  # the message was taken
+            child.kill()
+            child.wait(10)
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() and state(pid) != "Z" for pid in workers):
+            assert time.monotonic() < deadline, "a worker process outlives its hub"
+            time.sleep(0.01)
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_workers_do_not_hear_the_signals_of_the_terminal() -> None:
+    with process() as (child, url):
+        items = [{"env": "slow", "session": "a", "reset": True}]
+        httpx.post(f"{url}/v1/create", json={"items": items}, timeout=20)
+        workers = children(child.pid)
+        for pid in workers:
+            assert os.getsid(pid) != os.getsid(child.pid)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(pid, number)
+        step = {"items": [{"session": "a", "action": "0.1"}]}
+        assert httpx.post(f"{url}/v1/step", json=step, timeout=20).json()["items"][0]["step_index"] == 1
+        assert children(child.pid) == workers
 
 
 def test_a_taken_port_says_so() -> None:
@@ -151,7 +193,8 @@ def test_the_command_line_gives_the_settings(tmp_path: Path, monkeypatch: pytest
     keys.write_text("# who key\nalice secret-one\n\nbob   secret-two\n")
     words = (
         "--host 0.0.0.0 --port 0 --env sokoban,bandit --max-sessions 10 --max-sessions-per-key 3 --max-body 0.5 "
-        f"--workers 4 --idle-timeout 60 --step-timeout 5 --drain-timeout 0 --api-keys {keys}"
+        "--workers 4 --threads 5 --idle-timeout 60 --step-timeout 5 --make-timeout 6 --drain-timeout 0 "
+        f"--api-keys {keys}"
     )
     settings = parsed(*words.split())
     assert settings == HubSettings(
@@ -163,9 +206,11 @@ def test_the_command_line_gives_the_settings(tmp_path: Path, monkeypatch: pytest
         max_sessions_per_key=3,
         idle_timeout_s=60,
         step_timeout_s=5,
+        make_timeout_s=6,
         drain_timeout_s=0,
         max_body_bytes=1 << 19,
         workers=4,
+        threads=5,
     )
     assert settings.env_ids() == ("bandit", "sokoban")
     monkeypatch.setenv(KEY_VARIABLE, "secret-three")
@@ -184,6 +229,8 @@ def test_the_command_line_gives_the_settings(tmp_path: Path, monkeypatch: pytest
         {"drain_timeout_s": -1.0},
         {"max_sessions_per_key": 0},
         {"workers": 0},
+        {"threads": 0},
+        {"make_timeout_s": 0.0},
         {"envs": ()},
         {"api_keys": {"a": "short"}},
         {"api_keys": {"a": "with a space in it"}},

@@ -55,28 +55,28 @@ def test_a_failed_creation_does_not_use_up_the_cap(start_hub: Any) -> None:
 
 
 def test_idle_sessions_are_evicted_unless_a_live_socket_holds_them(start_hub: Any, tools: Any) -> None:
-    with start_hub(envs=("bandit", "odd-threaded"), idle_timeout_s=0.1) as hub:
+    with start_hub(envs=("bandit", "odd-process"), idle_timeout_s=0.1) as hub:
         with hub.socket() as holder:
-            tools.ask(holder, "create", {"env": "odd-threaded", "session": "held", "reset": True})
-            hub.one("create", env="odd-threaded", session="idle", reset=True, config={"name": "idle"})
-            hub.one("create", env="odd-threaded", session="taken", reset=True)
+            tools.ask(holder, "create", {"env": "odd-process", "session": "held", "reset": True})
+            hub.one("create", env="odd-process", session="idle", reset=True, config={"name": "idle"})
+            hub.one("create", env="odd-process", session="taken", reset=True)
             # A socket that uses a session holds it from then on, whoever made it.
             tools.ask(holder, "state", {"session": "taken"})
             tools.wait_for(lambda: hub.fail("reset", session="gone") == "SESSION_NOT_FOUND" and hub.hub.total == 2)
             assert {card["session"] for card in hub.http.get("/v1/sessions").json()} == {"held", "taken"}
-            assert hub.hub.stats["odd-threaded"].evicted == 1
-            tools.wait_for(lambda: "idle" in tools.odd.closed)
+            assert hub.hub.stats["odd-process"].evicted == 1
+            tools.wait_for(lambda: "idle" in tools.closed())
         tools.wait_for(lambda: hub.hub.total == 0)
-        assert hub.hub.stats["odd-threaded"].evicted == 3
+        assert hub.hub.stats["odd-process"].evicted == 3
 
 
 def test_a_running_operation_forbids_eviction(start_hub: Any, tools: Any) -> None:
     import threading
 
-    gate = tools.odd.gates["long"] = threading.Event()
-    with start_hub(envs=("odd-threaded",), idle_timeout_s=0.05) as hub:
-        session = hub.one("create", env="odd-threaded", reset=True).session
-        timer = threading.Timer(0.4, gate.set)
+    gate = tools.gate("long")
+    with start_hub(envs=("odd-process",), idle_timeout_s=0.05) as hub:
+        session = hub.one("create", env="odd-process", reset=True).session
+        timer = threading.Timer(0.4, gate.open)
         timer.start()
         assert hub.one("step", session=session, action="wait long").observation == "wait long"
         timer.join()
@@ -93,10 +93,10 @@ def test_eviction_counts_from_the_last_use(start_hub: Any) -> None:
 
 
 def test_closing_the_hub_closes_every_environment(start_hub: Any, tools: Any) -> None:
-    with start_hub(envs=("odd-threaded", "odd-inline")) as hub:
-        for env in ("odd-threaded", "odd-inline"):
+    with start_hub(envs=("odd-process", "odd-inline")) as hub:
+        for env in ("odd-process", "odd-inline"):
             hub.one("create", env=env, config={"name": env})
-    assert sorted(tools.odd.closed) == ["odd-inline", "odd-threaded"]
+    assert sorted(tools.closed()) == ["odd-inline", "odd-process"]
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_b.c:d", "0", "x" * 128])
@@ -124,9 +124,9 @@ def test_many_sessions_in_one_request(start_hub: Any) -> None:
 def test_the_dispatcher_answers_at_once_where_nothing_leaves_the_loop(start_hub: Any) -> None:
     from turngym.protocol import Step
 
-    with start_hub(envs=("bandit", "odd-threaded")) as hub:
+    with start_hub(envs=("bandit", "odd-process")) as hub:
         inline = hub.one("create", env="bandit", reset=True).session
-        threaded = hub.one("create", env="odd-threaded", reset=True).session
+        threaded = hub.one("create", env="odd-process", reset=True).session
 
         async def dispatch(session: str) -> bool:
             replies = hub.hub.dispatch("step", [Step(session, "x")], hub.hub.accounts[0])

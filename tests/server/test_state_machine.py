@@ -19,7 +19,7 @@ from turngym.protocol import Answer, Reply
 
 NAMES = ["a", "b", "c"]
 names = st.sampled_from(NAMES)
-envs = st.sampled_from(["frozen-lake", "odd-threaded", "odd-inline", "bandit"])
+envs = st.sampled_from(["frozen-lake", "odd-process", "odd-inline", "bandit"])
 mostly = st.sampled_from([True, True, True, False])
 indices = st.integers(0, 4)
 levels = st.sampled_from(["text", "turn"])
@@ -282,7 +282,7 @@ class Sessions(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(start_hub: Any) -> Iterator[type[Sessions]]:
-    with start_hub(envs=("frozen-lake", "bandit", "odd-threaded", "odd-inline")) as hub, hub.socket() as socket:
+    with start_hub(envs=("frozen-lake", "bandit", "odd-process", "odd-inline")) as hub, hub.socket() as socket:
 
         class Bound(Sessions):
             pass

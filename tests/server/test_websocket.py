@@ -259,15 +259,14 @@ def test_a_vanished_peer_is_forgotten(running_hub: Any, tools: Any) -> None:
 
 
 def test_an_answer_after_the_peer_left_is_dropped(running_hub: Any, tools: Any) -> None:
-    import threading
 
-    gate = tools.odd.gates["left"] = threading.Event()
-    session = running_hub.one("create", env="odd-threaded", reset=True).session
+    gate = tools.gate("left")
+    session = running_hub.one("create", env="odd-process", reset=True).session
     with running_hub.socket() as client:
         item = {"session": session, "action": "wait left"}
         client.send(msgspec.json.encode({"id": 1, "op": "step", "items": [item]}).decode())
         tools.wait_for(lambda: running_hub.hub.accounts[0].sessions[session].pending == 1)
-    gate.set()
+    gate.open()
     tools.wait_for(lambda: running_hub.one("state", session=session).step_index == 1)
 
 
@@ -283,7 +282,7 @@ def test_the_plain_asgi_way_gives_the_same_answers() -> None:
     from turngym.server.settings import HubSettings
 
     with (
-        TestClient(create_app(HubSettings(envs=("bandit", "odd-threaded")))) as client,
+        TestClient(create_app(HubSettings(envs=("bandit", "odd-process")))) as client,
         client.websocket_connect("/v1/ws") as socket,
     ):
         create = {"env": "bandit", "session": "a", "reset": True, "seed": 1}
@@ -291,7 +290,7 @@ def test_the_plain_asgi_way_gives_the_same_answers() -> None:
         assert socket.receive_json()["items"][0]["session"] == "a"
         socket.send_bytes(b'{"id":2,"op":"step","items":[{"session":"a","action":"Teacher"}]}')
         assert socket.receive_json()["items"][0]["terminated"]
-        socket.send_json({"id": 3, "op": "create", "items": [{"env": "odd-threaded", "session": "b", "reset": True}]})
+        socket.send_json({"id": 3, "op": "create", "items": [{"env": "odd-process", "session": "b", "reset": True}]})
         assert socket.receive_json()["id"] == 3
         for number in range(300):
             item = {"session": "b" if number % 5 else "a", "action": "go"}

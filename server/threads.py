@@ -1,4 +1,4 @@
-"""Worker threads for what may not run on the event loop."""
+"""Threads for what inline environments do that may take longer than a step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Job:
         self.given_up = False
 
 
-class Workers:
+class Threads:
     """Threads started on demand that run one job each at a time, with a time limit a job.
 
     Python cannot stop a thread. A job over its limit fails with :class:`StepTimeout`, its thread is given up (it ends
@@ -50,8 +50,10 @@ class Workers:
         self._running: set[_Job] = set()
         self._lock = threading.Lock()
 
-    def run(self, work: Callable[[], Any], late: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
-        """Run ``work`` in a thread; await the result.
+    def run(
+        self, work: Callable[[], Any], late: Callable[[Any], None] | None = None
+    ) -> asyncio.Future[tuple[Any, float]]:
+        """Run ``work`` in a thread; await the result and the seconds it took.
 
         Args:
             work: what to do.
@@ -78,7 +80,7 @@ class Workers:
 
     def _start(self, job: _Job | None) -> None:
         self._alive += 1
-        threading.Thread(target=self._serve, args=(job,), name="turngym-worker", daemon=True).start()
+        threading.Thread(target=self._serve, args=(job,), name="turngym-thread", daemon=True).start()
 
     def _serve(self, job: _Job | None) -> None:
         while True:
@@ -100,6 +102,7 @@ class Workers:
             self._running.add(job)
         result: Any = None
         failure: BaseException | None = None
+        started = time.perf_counter()
         try:
             result = job.work()
         except BaseException as error:  # whatever an environment raises belongs to its caller
@@ -112,9 +115,9 @@ class Workers:
                 job.late(result)
             return True
         try:
-            loop.call_soon_threadsafe(_settle, job.future, result, failure)
+            loop.call_soon_threadsafe(_settle, job.future, (result, time.perf_counter() - started), failure)
         except RuntimeError:
-            log.debug("The event loop was closed before a worker had finished.")
+            log.debug("The event loop was closed before a thread had finished.")
         return False
 
     def expire(self) -> None:
