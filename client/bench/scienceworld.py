@@ -31,7 +31,7 @@ def steps() -> list[Row]:
     plans = [(start, gold_path(start, pool)) for start in _STARTS]
     listed = [(start._replace(valid=True, senses=True), path) for start, path in plans]
     with _stock(1) as (wrapper,):
-        java, ours = wrapper._gateway.java_process.pid, pool.jvms[0].process.pid
+        java, ours = wrapper._gateway.java_process.pid, pool.choose().process.pid
         players: dict[str, tuple[int, Callable[[], list[Any]]]] = {
             "stock env.step": (java, lambda: [_stock_play(wrapper, java, *plan) for plan in plans]),
             "ours, valid actions listed": (ours, lambda: [_play(ours, pool, *plan) for plan in listed]),
@@ -43,8 +43,7 @@ def steps() -> list[Row]:
         if told[names[0]] != told[names[1]]:
             raise RuntimeError("the transcripts differ from the stock package's")
         rounds = [{name: _rates(play()) for name, (_, play) in players.items()} for _ in range(ROUNDS)]
-    for jvm in pool.jvms:
-        jvm.kill()
+    pool.close()
     rows = []
     for name in names:
         row: Row = {"environment": name}
@@ -89,8 +88,7 @@ def sessions(counts: tuple[int, ...] = (8, 32), stock: int = 8) -> list[Row]:
                 "ready_cpu_ms_mean": statistics.mean(cpu[count // 2 :]),
             }
         )
-        for jvm in pool.jvms:
-            jvm.kill()
+        pool.close()
     return rows
 
 

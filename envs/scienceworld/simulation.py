@@ -14,6 +14,8 @@ from .jvm import Jvm, Seat
 CROWDED = 4
 """Simulations in a machine from which on another machine is started, as long as there may be more."""
 _TRIES = 3
+_SOLVER_SEATS, _PATIENCE = 64, 10
+"""The solver's memory, in seats, and how much longer it may take than a step."""
 
 
 class Start(NamedTuple):
@@ -70,6 +72,7 @@ class Pool:
     def __init__(self, machines: int, seats: int, limit: float) -> None:
         self.machines, self.seats, self.limit = machines, seats, limit
         self.jvms: list[Jvm] = []
+        self._solver: Jvm | None = None
         self._lock = threading.Lock()
 
     def choose(self) -> Jvm:
@@ -82,6 +85,23 @@ class Pool:
                 emptiest = Jvm(self.seats, self.limit)
                 self.jvms.append(emptiest)
             return emptiest
+
+    def solver(self) -> Jvm:
+        """Return the machine that finds solutions, which takes seconds, and minutes for the longest.
+
+        It has no other use, so that nobody waits for it.
+        """
+        with self._lock:
+            if self._solver is None or not self._solver.usable:
+                self._solver = Jvm(_SOLVER_SEATS, _PATIENCE * self.limit)
+            return self._solver
+
+    def close(self) -> None:
+        """End all machines; simulations that go on are rebuilt on new ones."""
+        with self._lock:
+            for jvm in (*self.jvms, self._solver):
+                if jvm is not None:
+                    jvm.kill()
 
 
 _pools: dict[int, Pool] = {}
@@ -241,7 +261,7 @@ def gold_path(start: Start, home: Pool | None = None) -> tuple[str, ...]:
         EnvironmentFailed: Java fails, or the simulator refuses the task.
     """
     for _ in range(_TRIES):
-        jvm = (home or pool()).choose()
+        jvm = (home or pool()).solver()
         try:
             with jvm.lock:
                 seat = jvm.seat()
@@ -251,11 +271,14 @@ def gold_path(start: Start, home: Pool | None = None) -> tuple[str, ...]:
                     call(seat.interface, "getGoldActionSequence"),
                 )
                 text, _ = jvm.run(seat, call("java.lang.String", "join", "\n", listed), forget(listed))
-            if said:
-                raise EnvironmentFailed(f"No solution of {start.task}, variation {start.variation}: {said:.300}.")
-            return tuple(text.split("\n")) if text else ()
         except BridgeLost:
             continue
         except JavaError as error:
             raise EnvironmentFailed(f"The simulator failed to solve {start.task}: {error!s:.300}.") from error
-    raise EnvironmentFailed("Java was lost again and again.", hint="Free memory.")
+        if said:
+            raise EnvironmentFailed(f"No solution of {start.task}, variation {start.variation}: {said:.300}.")
+        return tuple(text.split("\n")) if text else ()
+    raise EnvironmentFailed(
+        f"Java was lost {_TRIES} times while it solved {start.task}, variation {start.variation}.",
+        hint="Free memory, or give calls more time with TURNGYM_SCIENCEWORLD_TIMEOUT.",
+    )
