@@ -1,4 +1,4 @@
-"""The command line: ``turngym envs | serve | play | eval | demo | data | bench``."""
+"""The command line: ``turngym envs | serve | play | eval | demo | train | policy | data | bench``."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ COMMANDS = {
     "play": Command(".client.play", "play an environment in the terminal"),
     "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
+    "train": Command(".trainer_backends.torch_backend.command", "train a policy by a recipe"),
+    "policy": Command(".trainer_backends.torch_backend.policy_command", "make a policy small enough to train on a CPU"),
     "data": Command(".envs.datasets.command", "list, add, fetch or remove the worlds' data sets"),
     "bench": Command(".bench", "measure speed and memory on this machine"),
 }
@@ -48,14 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     if name and name not in COMMANDS:
         parser.error(f"no command {name!r}. {nearest(name, COMMANDS)}")
-    for key, command in COMMANDS.items():
-        sub = commands.add_parser(key, help=command.summary, description=command.summary)
-        if key == name:
-            module = importlib.import_module(command.module, __package__)
-            module.add_arguments(sub)
-            sub.set_defaults(run=module.run)
-    args = parser.parse_args(words)
     try:
+        for key, command in COMMANDS.items():
+            sub = commands.add_parser(key, help=command.summary, description=command.summary)
+            if key == name:
+                # A command whose packages are missing says so when it is imported.
+                module = importlib.import_module(command.module, __package__)
+                module.add_arguments(sub)
+                sub.set_defaults(run=module.run)
+        args = parser.parse_args(words)
         return int(args.run(args))
     except TurngymError as error:
         print(f"turngym: {error.detail}", file=sys.stderr)

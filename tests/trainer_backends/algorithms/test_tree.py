@@ -19,7 +19,7 @@ from turngym.trainer_backends.algorithms import parts, step_entropy
 from turngym.trainer_backends.algorithms.aggregate import Totals, aggregate
 from turngym.trainer_backends.algorithms.forest import Forest
 from turngym.trainer_backends.algorithms.losses import ppo
-from turngym.trainer_backends.algorithms.rollout import aepo, entropy_tree
+from turngym.trainer_backends.algorithms.rollout import aepo, arpo, entropy_tree
 from turngym.trainer_backends.algorithms.rows import Rows
 from turngym.trainer_backends.algorithms.tree import Node, Plan, Tree, name_of
 
@@ -353,3 +353,76 @@ def test_bad_settings_name_the_nearest_valid_one(name: str, settings: dict[str, 
     with pytest.raises(InvalidRequest) as caught:
         parts.load("rollout", name, settings)
     assert words in f"{caught.value} {caught.value.hint}"
+
+
+def test_scores_by_hand() -> None:
+    tree = Tree()
+    a, b = tree.draw(tree.root), tree.draw(tree.root)
+    for node, entropy in ((a, 0.5), (b, 0.4)):
+        node.status, node.entropy = "inner", entropy
+    only = tree.draw(a)
+    only.status, only.entropy = "inner", 0.3
+    # a and b are siblings: one penalty each; a turn without siblings has none, and the root pays for its second child.
+    scores = {name_of(node): entropy_tree.score(tree, node, 0.1) for node in tree.nodes}
+    assert scores == pytest.approx({"root": -0.1, "0": 0.4, "1": 0.3, "0.0": 0.3})
+    entropies = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    tree = two_levels()
+    tree.nodes[3].entropy, tree.nodes[4].entropy = entropies.tolist()
+    found, _ = trees.values(Forest.of([tree], torch.float64), weights="softmax", normalise=False)
+    share = entropies.softmax(0)
+    assert found[1] == pytest.approx(float(share[0] - share[1]))
+
+
+def test_a_picked_turn_is_sampled_again_in_the_state_before_it() -> None:
+    plan = parts.load("rollout", "entropy-tree", {"chains": 1, "rounds": 1, "picks": 1, "root": False})(
+        seed=0, can_fork=True
+    )
+    (first,) = plan.begin()
+    (second,) = plan.sampled(first, entropy=0.1)
+    (third,) = plan.sampled(second, entropy=0.9)
+    (again,) = plan.sampled(third, entropy=0.5, ended=True, reward=1.0)
+    assert name_of(again) == "0.1"
+
+
+def test_released_and_printed_rules_by_hand() -> None:
+    assert arpo.released_score(0.6, 0.5, 0.2) == pytest.approx(0.5)
+    assert arpo.released_score(0.1, 3.0, 0.2) == 0.0
+    assert aepo.released_score(0.6, 0.5, 4, weight=0.2, slope=0.05) == pytest.approx(0.7 * 0.8)
+    assert aepo.probability(0.5, 2, base=0.5, weight=0.2, slope=0.2) == pytest.approx(0.6 * 0.6)
+    assert aepo.probability(0.5, 9, base=0.5, weight=0.2, slope=0.2) == 0.0
+    real = aepo.chains(16, 3.0, 1.0, beta=0.2)
+    assert real == pytest.approx(16 / (1 + 2.718281828459045**-0.4))
+    assert aepo.allocate(16, 3.0, [1.0], beta=0.2) == 10  # 9.58
+    assert aepo.allocate(16, 3.0, [1.2], beta=0.2, rounding="released") == 10  # 9.41
+
+
+@pytest.mark.parametrize(("variant", "change", "branches"), [("paper", 0.0, 0), ("paper", 0.01, 1), ("paper", -1.0, 0)])
+def test_the_papers_arpo_branches_where_the_entropy_rose(variant: str, change: float, branches: int) -> None:
+    plan = parts.load("rollout", "arpo", {"samples": 4, "initial": 1, "variant": variant})(seed=0, can_fork=True)
+    (first,) = plan.begin()
+    (second,) = plan.sampled(first, step_entropy=0.5)
+    assert len(plan.sampled(second, step_entropy=0.5 + change)) == 1 + branches
+
+
+def test_the_released_arpo_branches_more_often_where_the_entropy_rose() -> None:
+    def branched(change: float) -> int:
+        count = 0
+        for seed in range(200):
+            plan = parts.load("rollout", "arpo", {"samples": 4, "initial": 1, "variant": "released"})(
+                seed=seed, can_fork=True
+            )
+            (first,) = plan.begin()
+            (second, *_) = plan.sampled(first, step_entropy=0.0)
+            count += len(plan.sampled(second, step_entropy=change)) - 1
+        return count
+
+    assert branched(-2.0) < 40 < 80 < branched(0.0) < 120 < 160 < branched(2.0)
+
+
+def test_the_released_aepo_branches_at_the_threshold() -> None:
+    plan = parts.load("rollout", "aepo", {"samples": 9, "initial": 1, "pre_monitoring": False, "variant": "released"})(
+        seed=0, can_fork=True
+    )
+    (first,) = plan.begin()
+    plan.uniform = lambda node, beam: 0.5  # type: ignore[method-assign]
+    assert len(plan.sampled(first, step_entropy=0.3)) == 2
