@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, MissingInput
 from .markers import Markers
 from .parts import PartConfig
 from .slots import Field, Slots
@@ -93,9 +93,11 @@ class Rule(abc.ABC):
 
     Attributes:
         fields: what the rule remembers of each request.
+        forces: whether it ever does.
     """
 
     fields: Mapping[str, Field] = {}
+    forces: bool = True
 
     @abc.abstractmethod
     def decide(self, step: Step, memory: dict[str, Tensor]) -> Decision:
@@ -170,6 +172,9 @@ class Control:
         signal: what the rule looks at; its values are recorded for turn control.
         device: device of the logits.
         dtype: float type of the state; that of the logits, float32 for half precision.
+
+    Raises:
+        MissingInput: the rule forces, and the markers have no closing tag or nothing to force.
     """
 
     def __init__(
@@ -181,6 +186,8 @@ class Control:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        if rule.forces and not (markers.closing and markers.queue):
+            raise MissingInput("There are no tags to end thinking with.", hint="Give the config's markers(tokenizer).")
         self.rule, self.markers, self.signal = rule, markers, signal
         self.device = torch.device(device)
         width = max(map(len, (*markers.opening, *markers.closing)), default=1)

@@ -389,6 +389,9 @@ def test_misuse_is_refused() -> None:
         made.move(0, 1)
     with pytest.raises(MissingInput, match="signal"):
         parts.load("token_control", "tti")(MARKERS)
+    for markers in (Markers(queue=(CLOSE,)), Markers(closing=((CLOSE,),))):
+        with pytest.raises(MissingInput, match="no tags"):
+            control("budget", markers=markers)
 
 
 @pytest.mark.parametrize("given_", [{"epsilon": -1.0}, {"window": 0}, {"min_tokens": -1}, {"budget": 0}, {"N": 20}])

@@ -24,6 +24,8 @@ class Config(PartConfig, frozen=True):
 class NoRule(Rule):
     """Never force."""
 
+    forces = False
+
     def decide(self, step: Step, memory: dict[str, Tensor]) -> Decision:
         """Return the decision for B requests."""
         never = torch.zeros_like(step.inside)
