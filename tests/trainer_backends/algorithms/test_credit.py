@@ -480,6 +480,22 @@ def test_grpo_mr_as_released() -> None:
     )
 
 
+def test_grpo_mr_settings_of_the_two_levels() -> None:
+    rows = replace(meta_rows(), trajectory_B=tensor([0, 0, 1, 2, 3, 3]))
+    got = credit("grpo-mr", {"normalise": "mean", "tag_singleton": "raw"}, rows).details
+    assert got is not None
+    # Outcomes of the trajectories: 1 and 1, then 3 and 1.5; a lone tag keeps its reward.
+    assert got["outcome_B"].tolist() == pytest.approx([1, -1, 0, 0.75, 0.75, -2.25])
+    assert got["meta_B"].tolist() == pytest.approx([0.5, -0.5, 1, 1, 0.5, -0.5])
+    alone = replace(rows, group_B=torch.arange(6), trajectory_B=torch.arange(6))
+    for singleton, expected in (("zero", [0.0] * 6), ("raw", [2.0, 0, 1, 3, 3, 0])):
+        got = credit("grpo-mr", {"normalise": "mean", "singleton": singleton}, alone).details
+        assert got is not None
+        assert got["outcome_B"].tolist() == expected and not got["meta_B"].any()
+    by_row = credit("grpo-mr", {"over": "rows"}, replace(rows, trajectory_B=None)).details
+    assert by_row is not None and by_row["outcome_B"].shape == (6,)
+
+
 def test_grpo_mr_over_the_whole_batch() -> None:
     """Eq. 3: one group for each tag, whatever the task."""
     got = credit("grpo-mr", {"group": "tag", "normalise": "mean"}, meta_rows()).details

@@ -58,6 +58,13 @@ def test_starpo_s_keeps_the_groups_with_the_largest_spread(settings: dict[str, A
     assert kept("starpo-s", FOUR, **settings) == expected
 
 
+def test_constant_groups_can_be_dropped_but_for_the_last_one() -> None:
+    mostly_flat = outcomes([4, 4], [5, 5], [0, 1])
+    assert kept("starpo-s", mostly_flat, ratio=0.9) == [True, False, True]
+    assert kept("starpo-s", mostly_flat, ratio=0.9, constant="drop") == [False, False, True]
+    assert kept("starpo-s", outcomes([4, 4], [5, 5], [6]), ratio=0.9, constant="drop") == [True, False, False]
+
+
 def test_starpo_s_takes_the_unbiased_deviation() -> None:
     # Unbiased: 2.83 and 2.67; the population's: 2 and 2.5.
     assert kept("starpo-s", outcomes([0, 4], [0, 0, 0, 0, 5, 5, 5, 5]), ratio=0.5) == [True, False]
