@@ -1,4 +1,4 @@
-"""The command line: ``turngym envs | serve | play | eval | demo | train | policy | data | bench``."""
+"""The command line: ``turngym COMMAND``, one row of ``COMMANDS`` for each."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ COMMANDS = {
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
     "train": Command(".trainer_backends.torch_backend.command", "train a policy by a recipe"),
     "policy": Command(".trainer_backends.torch_backend.policy_command", "make a policy small enough to train on a CPU"),
+    "report": Command(".trainer_backends.watching.report", "write the report of a training run, also while it goes on"),
+    "compare": Command(".trainer_backends.watching.compare", "compare training runs: a table, and figures"),
     "data": Command(".envs.datasets.command", "list, add, fetch or remove the worlds' data sets"),
     "bench": Command(".bench", "measure speed and memory on this machine"),
 }

@@ -6,7 +6,8 @@ Every chart takes series by policy; a policy's colour is the class "p0" … "p7"
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from .metrics import Estimate, show
@@ -15,6 +16,8 @@ WIDTH = 420
 LABELS = 118  # room for names left of a bar
 ROW = 24
 COLOURS = 8
+POINTS = 400  # drawn of one line
+DOTS = 60  # lines of more points have no dots
 
 
 def colour(index: int) -> str:
@@ -103,6 +106,157 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, *, 
         )
         parts.append(f'<g class="{colour(row)}"><path class="line" d="{path}"/>{dots}</g>')
     return _svg(bottom + 36, parts)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of :func:`curves`.
+
+    Attributes:
+        name: what it is of.
+        points: (x, y) in order of x; a y that is not finite leaves a gap.
+        css: colour class.
+        band: (x, low, high) around it.
+        thick: the same, smoothed; the points themselves are then drawn faint.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    css: str
+    band: Sequence[tuple[float, float, float]] = ()
+    thick: Sequence[tuple[float, float]] = ()
+
+
+def curves(
+    lines: Sequence[Curve],
+    x_label: str,
+    text_of: Callable[[float], str],
+    *,
+    marks: Sequence[tuple[float, str]] = (),
+    share: bool = False,
+) -> str:
+    """Return lines of numbers over x.
+
+    Args:
+        lines: what is drawn, the first on top.
+        x_label: what x is.
+        text_of: how a number reads.
+        marks: (x, what happened there) as vertical lines.
+        share: the numbers lie in [0, 1].
+    """
+    left, right, top, bottom = 52, WIDTH - 12, 10, 150
+    points = [point for line in lines for point in line.points if math.isfinite(point[1])]
+    edges = [edge for line in lines for _, *both in line.band for edge in both if math.isfinite(edge)]
+    if not points:
+        return _svg(40, [_text(left, 24, "nothing was noted", "muted")])
+    low_x, high_x = min(x for x, _ in points), max(x for x, _ in points)
+    low, high, every = _scale([*(y for _, y in points), *edges], share)
+    across, up = (right - left) / ((high_x - low_x) or 1), (bottom - top) / (high - low)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + (x - low_x) * across, bottom - (y - low) * up
+
+    parts = []
+    for n in range(round((high - low) / every) + 1):
+        y = bottom - n * every * up
+        parts.append(f'<path class="{"axis" if n == 0 else "grid"}" d="M{left} {y:.1f}H{right}"/>')
+        parts.append(_text(left - 6, y + 4, text_of(low + n * every), "tick end"))
+    ticks = _whole_ticks(low_x, high_x)
+    parts += [_text(left + (x - low_x) * across, bottom + 14, _short(x), "tick middle") for x in ticks]
+    parts.append(_text((left + right) / 2, bottom + 30, x_label, "muted middle"))
+    parts += [
+        f'<path class="mark" d="M{place(x, low)[0]:.1f} {top}V{bottom}"><title>{escape(what)}</title></path>'
+        for x, what in marks
+    ]
+    # What comes first is drawn last: it lies on top.
+    parts += [_curve(line, place, text_of, x_label) for line in reversed(lines)]
+    return _svg(bottom + 36, parts)
+
+
+def _curve(
+    line: Curve, place: Callable[[float, float], tuple[float, float]], text_of: Callable[[float], str], x_label: str
+) -> str:
+    parts = []
+    if line.band:
+        up = [place(x, high) for x, _, high in line.band]
+        down = [place(x, low) for x, low, _ in reversed(line.band)]
+        parts.append(f'<path class="band" d="{_path([*up, *down])}Z"/>')
+    css = "line faint" if line.thick else "line"
+    strokes = [(css, run) for run in _runs(_fewer(line.points))] + [("line", _fewer(line.thick))] * bool(line.thick)
+    parts += [f'<path class="{css}" d="{_path([place(*point) for point in run])}"/>' for css, run in strokes]
+    known = [(x, y) for x, y in line.points if math.isfinite(y)]
+    # Of long lines only the ends are told.
+    told = known if len(known) <= DOTS else [known[0], known[-1]]
+    for x, y in told:
+        at, height = place(x, y)
+        title = escape(f"{line.name}: {text_of(y)} at {x_label} {x:g}")
+        size = 2.6 if len(known) <= DOTS else 1.6
+        parts.append(f'<circle class="dot" cx="{at:.1f}" cy="{height:.1f}" r="{size}"><title>{title}</title></circle>')
+    return f'<g class="{line.css}"><title>{escape(line.name)}</title>{"".join(parts)}</g>'
+
+
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+
+
+def _runs(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """Split points where one is not finite."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in points:
+        if math.isfinite(y):
+            runs[-1].append((x, y))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _fewer(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most about ``POINTS`` points: of each stretch the least and the greatest, so that spikes stay."""
+    if len(points) <= POINTS:
+        return points
+    size = math.ceil(2 * len(points) / POINTS)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        known = [point for point in stretch if math.isfinite(point[1])]
+        if len(known) < len(stretch):
+            kept.append((stretch[0][0], math.nan))
+        if known:
+            kept += sorted({min(known, key=lambda point: point[1]), max(known, key=lambda point: point[1])})
+    return kept
+
+
+def _scale(values: Sequence[float], share: bool) -> tuple[float, float, float]:
+    """Return (low, high, distance of ticks) of an axis that holds the values; 0 is on it unless it is far off."""
+    low, high = min(values), max(values)
+    if low > 0 and (share or low < 0.6 * high):
+        low = 0.0
+    elif high < 0 and high > 0.6 * low:
+        high = 0.0
+    if high - low <= 2e-3 * max(abs(high), abs(low)):
+        # A flat line lies in the middle of something.
+        low, high = (0.0, 1.0) if low == 0 else (low - abs(low) / 2, high + abs(high) / 2)
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    every = next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999)
+    low, high = math.floor(low / every + 1e-9) * every, math.ceil(high / every - 1e-9) * every
+    if share and high > 1:
+        low, high, every = min(low, 0.0), 1.0, 0.25
+    return low, high, every
+
+
+def _whole_ticks(low: float, high: float) -> list[float]:
+    rough = max((high - low) / 6, 1e-9)
+    power = 10.0 ** math.floor(math.log10(rough))
+    every = max(1.0, next(step * power for step in (1, 2, 5, 10) if step * power >= rough))
+    return [n * every for n in range(math.ceil(low / every), math.floor(high / every) + 1)]
+
+
+def _short(x: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(x) >= size:
+            return f"{x / (1e3 if letter == 'k' else size):g}{letter}"
+    return f"{x:g}"
 
 
 def histogram(counts: Mapping[str, Mapping[int, int]], x_label: str, *, most_bins: int = 24) -> str:

@@ -1,0 +1,1 @@
+"""Watching training: live progress, event files, reports of one run, comparisons of several."""
