@@ -98,6 +98,10 @@ def test_single_outliers_move_nothing_but_the_gradient() -> None:
     assert not fired(echo(reward=outlier, reward_std=outlier, entropy=outlier, response_length=outlier))
 
 
+def test_a_gradient_that_grows_steadily_has_no_spike() -> None:
+    assert not fired(echo(grad_norm=[1.1**step for step in range(STEPS)]))
+
+
 def test_short_runs_are_not_judged() -> None:
     judge = parts.load("diagnosis", "echo-trap")
     assert judge({}).level == "unknown"
@@ -179,6 +183,10 @@ def test_turn_kl_entropy_by_hand() -> None:
     p = math.exp(0.75) / (math.exp(0.75) + math.exp(0.25))
     expected = -(p * math.log(p) + (1 - p) * math.log(1 - p)) / math.log(2.0)
     assert h_turn(rows) == pytest.approx([expected, 1.0, 0.0, 0.0, 0.0])
+    # A turn that moved the other way has a negative share: 2 and -1 here.
+    p = math.exp(2.0) / (math.exp(2.0) + math.exp(-1.0))
+    expected = -(p * math.log(p) + (1 - p) * math.log(1 - p)) / math.log(2.0)
+    assert h_turn(moved([[2.0, -0.5, -0.5]], [[0, 1, 1]])) == pytest.approx([expected])
     assert h_turn(rows, epsilon=1e-3)[1] == pytest.approx(-math.log(1 / 3 + 1e-3) / math.log(3.0))
 
 
@@ -203,17 +211,17 @@ def test_turn_kl_verdict() -> None:
 
 # --- policy shift ---
 
-RATIOS = double([[0.5, 1.0, 2.0, 99.0]])
+RATIOS = double([[0.5, 1.0, 4.0, 99.0]])
 TRAINED = torch.tensor([[1, 1, 1, 0]])
 
 
 def test_policy_shift_by_hand() -> None:
     found = {name: float(each) for name, each in policy_shift(RATIOS.log(), torch.zeros(1, 4), TRAINED).items()}
-    assert found["kl_k1"] == pytest.approx(0.0)
-    assert found["kl_k3"] == pytest.approx(sum(r - math.log(r) - 1 for r in (0.5, 1.0, 2.0)) / 3)
-    assert (found["ratio_min"], found["ratio_max"]) == pytest.approx((0.5, 2.0))
+    assert found["kl_k1"] == pytest.approx(-math.log(2.0) / 3)
+    assert found["kl_k3"] == pytest.approx(sum(r - math.log(r) - 1 for r in (0.5, 1.0, 4.0)) / 3)
+    assert (found["ratio_min"], found["ratio_max"]) == pytest.approx((0.5, 4.0))
     assert found["clipped_share"] == pytest.approx(2 / 3)
-    assert found["effective_share"] == pytest.approx(3.5**2 / (3 * 5.25))
+    assert found["effective_share"] == pytest.approx(5.5**2 / (3 * 17.25))
 
 
 def test_policy_shift_without_trained_tokens_is_finite() -> None:

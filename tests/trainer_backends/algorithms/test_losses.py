@@ -285,9 +285,9 @@ def test_the_order_of_rows_does_not_matter(part: str, config: Json, seed: int) -
 
 
 @every_loss
-@given(seed=seeds)
+@given(seed=seeds, filling=st.sampled_from([math.nan, -1.0]))
 @settings(max_examples=15, deadline=None)
-def test_padding_does_not_matter_whatever_stands_there(part: str, config: Json, seed: int) -> None:
+def test_padding_does_not_matter_whatever_stands_there(part: str, config: Json, seed: int, filling: float) -> None:
     rows, advantages = batch(seed)
 
     def pad(value: torch.Tensor, filling: float) -> torch.Tensor:
@@ -297,8 +297,8 @@ def test_padding_does_not_matter_whatever_stands_there(part: str, config: Json, 
     wide = replace(
         rows,
         loss_mask_BT=pad(rows.loss_mask_BT, 0),
-        logprobs_BT=pad(rows.logprobs_BT.detach(), math.nan).requires_grad_(),
-        old_logprobs_BT=pad(rows.old_logprobs_BT, -math.inf),
+        logprobs_BT=pad(rows.logprobs_BT.detach(), filling).requires_grad_(),
+        old_logprobs_BT=pad(rows.old_logprobs_BT, filling),
         turn_ids_BT=pad(rows.turn_ids_BT, -1),
     )
     wide_advantages = pad(advantages, math.nan)

@@ -120,6 +120,7 @@ def test_short_turns_are_kept_and_not_compared_with() -> None:
     assert decisions(made, [0.5], tokens=4) == [False]
     assert made.decide("a", None, 0) is False
     assert made.previous("a") == 0.5 and made.counters.kept == 3
+    assert decisions(made, [0.5], tokens=5) == [True]
 
 
 def test_phi_is_that_of_the_variant() -> None:
