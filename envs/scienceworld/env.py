@@ -75,7 +75,7 @@ class ScienceWorld(TextEnv):
     deterministic: ClassVar[bool] = True
     reward_range: ClassVar[tuple[float, float]] = (-2.0, 1.0)
     splits = {name: len(table) for name, table in splits(named(None)).items()}  # noqa: RUF012 - the base's own form
-    expert_success: ClassVar[float] = 0.9
+    expert_success: ClassVar[float] = 0.65  # of all test variations; what is missing takes over 100 actions
 
     def __init__(
         self,

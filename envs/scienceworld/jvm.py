@@ -45,6 +45,10 @@ _FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
+    # Only the port and the password may come on standard output.
+    "-XX:+DisplayVMOutputToStderr",
+    "-Xlog:disable",
+    "-Xlog:all=warning:stderr",
     "-Xmn32m",
 )
 _MEMORY = (160, 6)  # MB of heap for the machine itself, and for each simulation
@@ -154,8 +158,8 @@ class Jvm:
                     complaint = (said + self._log.read())[-600:].decode(errors="replace").strip()
                     raise BridgeLost(f"Java says {complaint or 'nothing'!r}")
                 said += chunk
-        port, token = said.decode().split()
-        bridge = Bridge(int(port), token, self._limit)
+        port, token = said.split()[:2]
+        bridge = Bridge(int(port), token.decode(), self._limit)
         self._silence(bridge)
         return bridge
 
@@ -276,6 +280,9 @@ class Jvm:
             raise BridgeLost("the machine has ended")
         try:
             return self._bridge.send(*messages)
-        except BridgeLost:
+        except JavaError:
+            raise
+        except BaseException:
+            # Interrupted in between, answers would be taken for those of the next calls.
             self.kill()
             raise

@@ -148,6 +148,27 @@ def test_a_hanging_machine_is_killed(alone: list[list[Answer]]) -> None:
     own.close()
 
 
+def test_an_interrupted_call_does_not_mix_up_answers(pool: Pool, alone: list[list[Answer]]) -> None:
+    simulation = Simulation(PLAYS[0][0], pool)
+    told = [simulation.reset()]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def play() -> None:
+        for _ in range(10_000):
+            simulation.fork().act("wait")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            play()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert told + [simulation.act(action) for action in PLAYS[0][1]] == alone[0]
+
+
 class Doomed(Pool):
     """A pool whose machines all die before they are used."""
 
