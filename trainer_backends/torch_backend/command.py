@@ -58,7 +58,7 @@ def train(
     from .trainer import Trainer
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with watch(recipe, out, label) as report:
+    with watch(recipe, out, label, device=chosen) as report:
         trainer = Trainer(recipe, out, model=model, url=url, device=chosen, report=report)
         try:
             return asyncio.run(trainer.train())

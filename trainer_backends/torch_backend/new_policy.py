@@ -137,7 +137,9 @@ def new_policy(
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     if size not in SIZES:
         raise InvalidRequest(f"No size {size!r:.60}.", hint=nearest(size, SIZES))
     if out.exists() and any(out.iterdir()):

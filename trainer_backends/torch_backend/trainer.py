@@ -39,6 +39,8 @@ from .sampling import Sampling
 
 Metrics = dict[str, float]
 Report = Callable[[str, Metrics], None]
+SMALL = 20_000_000
+"""Parameters below which a model runs on one thread of the CPU."""
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
 
@@ -52,7 +54,7 @@ def load_model(path: str, recipe: Recipe, device: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
         dtype = torch.float32 if device == "cpu" else getattr(torch, recipe.model.dtype)
@@ -114,6 +116,8 @@ class Trainer:
         if not path:
             raise InvalidRequest("No model was named.", hint="Pass --model DIR, or set model.path in the recipe.")
         self.model, self.tokenizer = load_model(path, recipe, device)
+        if device == "cpu" and sum(each.numel() for each in self.model.parameters()) < SMALL:
+            torch.set_num_threads(1)  # several threads make small products slower
         self.reference = self._reference(model or recipe.model.path) if recipe.kl.coefficient else None
         self.learner = Learner(self.model, recipe, self.method.loss, self.reference)
         self.policy = self._policy()
