@@ -35,6 +35,7 @@ class EnvSpec:
         summary: one line for lists.
         kwargs: arguments this id sets; the caller's win over them.
         inline: a step takes microseconds, so that a server runs it without a thread hop.
+        slow: some calls take seconds, so that a server keeps it in processes of its own, where only its like waits.
         style: prompt style that suits it at turn level.
         hidden: left out of lists, and served only where it is named.
     """
@@ -44,6 +45,7 @@ class EnvSpec:
     summary: str = ""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     inline: bool = False
+    slow: bool = False
     style: str = "think-action"
     hidden: bool = False
 
@@ -120,6 +122,7 @@ _ROWS = [
         "scienceworld",
         f"{_ENVS}.scienceworld.env:ScienceWorld",
         "Do elementary science experiments in a simulated house",
+        slow=True,
     ),
     # Hidden: ten steps a second at best, so that whole-registry runs leave it out unless it is named.
     EnvSpec(
@@ -127,6 +130,7 @@ _ROWS = [
         f"{_ENVS}.webshop.browser:WebShopBrowser",
         "WebShop as a website, driven in a real Chromium",
         hidden=True,
+        slow=True,
     ),
 ]
 _registry: dict[str, EnvSpec] = {row.id: row for row in _ROWS}

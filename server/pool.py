@@ -64,6 +64,7 @@ class Worker:
 
     Attributes:
         number: from 1 on.
+        slow: for environments whose calls may take seconds.
         process: None while there is none.
         remotes: the environments that live here.
         waiting: calls for the next process, with the environments' numbers.
@@ -74,8 +75,9 @@ class Worker:
         not_before: monotonic seconds of the next start.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, slow: bool = False) -> None:
         self.number = number
+        self.slow = slow
         self.process: Process | None = None
         self.remotes: set[Remote] = set()
         self.waiting: list[tuple[Call, int, int]] = []
@@ -100,11 +102,11 @@ class Worker:
 
 
 class Pool:
-    """Up to ``size`` worker processes, started when they are needed.
+    """Up to ``size`` worker processes, and as many more for slow environments, started when they are needed.
 
     Args:
         rows: registry rows that may be asked for.
-        size: processes at most.
+        size: processes at most, for the quick environments and for the slow ones each.
         step_timeout_s: longest time a job may take.
         make_timeout_s: the same for jobs that may have to read or build data.
 
@@ -123,7 +125,9 @@ class Pool:
         rows = list(rows)
         self.used = bool(rows)
         self._setup = _setup(rows)
-        self._workers = [Worker(number) for number in range(1, size + 1)]
+        self._slow = {row.id for row in rows if row.slow}
+        quick, slow = size * (len(self._slow) < len(rows)), size * bool(self._slow)
+        self._workers = [Worker(number, slow=number > quick) for number in range(1, quick + slow + 1)]
         self._step_timeout_s = step_timeout_s
         self._make_timeout_s = make_timeout_s
         self._numbers = itertools.count(1)
@@ -138,7 +142,7 @@ class Pool:
 
     def check(self) -> None:
         """Raise :class:`CapacityReached` if no process can be started."""
-        if all(worker.mute >= STARTS for worker in self._workers):
+        if self._workers and all(worker.mute >= STARTS for worker in self._workers):
             raise CapacityReached("No worker process can be started.", hint="See the server's log for the cause.")
 
     # Calls -----------------------------------------------------------------------------------------
@@ -186,14 +190,14 @@ class Pool:
             call.fail(Draining("The hub shuts down.", hint="Connect again when it is back."))
             return
         if remote is None:
-            worker = self._place()
+            worker = self._place(call.job.env_id)  # type: ignore[attr-defined]  # a job without environment names one
             worker.send(call, 0)
         else:
             if remote.closed:
                 call.fail(missing("of this call"))
                 return
             if remote.worker is None:
-                remote.worker = self._place()
+                remote.worker = self._place(remote.make.env_id)
                 remote.worker.remotes.add(remote)
                 if remote.made:
                     remote.worker.send(Call(remote.rebuild(), remote), remote.number)
@@ -207,11 +211,11 @@ class Pool:
         if worker.process is None:
             self._start_soon(worker)
 
-    def _place(self) -> Worker:
+    def _place(self, env_id: str) -> Worker:
         """Return the worker that a new environment goes to."""
-        now = time.monotonic()
+        now, slow = time.monotonic(), env_id in self._slow
         return min(
-            self._workers,
+            (worker for worker in self._workers if worker.slow == slow),
             key=lambda worker: (
                 worker.mute >= STARTS,
                 worker.busy,
@@ -392,7 +396,8 @@ class Pool:
 
     def _evacuate(self, worker: Worker, running: Call, seconds: float) -> None:
         """Let the calls behind a long one go elsewhere, where a rebuild is cheaper than what they have waited."""
-        if all(other.busy or other.mute for other in self._workers if other is not worker):
+        others = (other for other in self._workers if other.slow == worker.slow and other is not worker)
+        if all(other.busy or other.mute for other in others):
             return
         for call in worker.calls():
             remote = call.remote
