@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .. import __version__
-from . import listings, native, openenv_routes, problems, shop
+from . import listings, native, openenv_routes, problems, runs, shop
 from .auth import Keyring
 from .console import routes as console
 from .gate import Gate
@@ -24,7 +24,7 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
         settings: see :class:`HubSettings`; None for the defaults.
 
     Raises:
-        InvalidRequest: an environment's id is a path that the hub needs itself.
+        InvalidRequest: an environment's id is a path that the hub needs itself, or there is no folder of runs.
     """
     settings = settings or HubSettings()
     keyring = Keyring(settings.api_keys)
@@ -50,6 +50,7 @@ def create_app(settings: HubSettings | None = None) -> FastAPI:
     console.mount(app, hub)
     sites = shop.mount(app, hub, keyring)
     listings.mount(api, hub)
+    runs.mount(api, settings.runs)
     native.mount(api, hub)
     openenv_routes.mount(api, hub)  # last: its paths start with a parameter
     app.add_middleware(

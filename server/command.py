@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default=default.host, help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=default.port, help="port, 0 for a free one (default: %(default)s)")
     parser.add_argument("--env", metavar="ID,ID", help="serve these environments only (default: all)")
+    parser.add_argument("--runs", metavar="DIR", help="show the training and evaluation runs in this folder")
     parser.add_argument(
         "--api-keys",
         metavar="FILE",
@@ -85,6 +86,7 @@ def settings_of(args: argparse.Namespace) -> HubSettings:
         host=args.host,
         port=args.port,
         envs=None if args.env is None else tuple(part.strip() for part in args.env.split(",") if part.strip()),
+        runs=args.runs,
         api_keys=keys,
         max_sessions=args.max_sessions,
         max_sessions_per_key=args.max_sessions_per_key,

@@ -35,6 +35,7 @@ class HubSettings:
         drain_timeout_s: longest time that running operations get to finish after SIGTERM.
         workers: processes for environments that do not step inline; by default as many as there are processor cores.
         threads: threads for what environments that step inline do off the event loop: creation, resets, pictures.
+        runs: folder whose runs the console shows; None for none.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +51,7 @@ class HubSettings:
     drain_timeout_s: float = 20.0
     workers: int = field(default_factory=lambda: cores())
     threads: int = 32
+    runs: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

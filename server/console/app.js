@@ -5,10 +5,18 @@ import { h, problemBox, put } from "./dom.js";
 import { envView, listView } from "./envs.js";
 import { liveView } from "./live.js";
 import { playView } from "./play.js";
+import { runsView } from "./runs.js";
 import { viewerView } from "./viewer.js";
 
-const VIEWS = { "": listView, env: envView, play: playView, live: liveView, episodes: viewerView };
-const TITLES = { "": "Environments", env: "Environments", play: "Play", live: "Live", episodes: "Episodes" };
+const VIEWS = { "": listView, env: envView, play: playView, live: liveView, runs: runsView, episodes: viewerView };
+const TITLES = {
+  "": "Environments",
+  env: "Environments",
+  play: "Play",
+  live: "Live",
+  runs: "Runs",
+  episodes: "Episodes",
+};
 
 const main = document.querySelector("main");
 const keyButton = document.querySelector("#key-button");

@@ -55,6 +55,32 @@ function shown() {
   );
 }
 
+/** Read files for the viewer; a file that is opened again replaces what it held before. */
+export async function openFiles(files, onProgress = () => {}) {
+  state.problems = [];
+  for (const file of files) {
+    const progress = (text) => {
+      state.loading = `Reading ${file.name}${text}`;
+      onProgress();
+    };
+    progress(" …");
+    try {
+      const { episodes, damaged } = await readEpisodes(file, (count) => progress(`: ${plural(count, "episode")} …`));
+      state.episodes = [...state.episodes.filter((episode) => episode.file !== file.name), ...episodes];
+      state.damaged = [...state.damaged.filter((line) => !line.startsWith(`${file.name}, line `)), ...damaged];
+    } catch (problem) {
+      state.problems.push(problem);
+    }
+  }
+  Object.assign(state, { loading: "", current: 0, turn: 0, limit: PAGE, filters: { ...NO_FILTERS } });
+}
+
+/** Open these files and close those before. */
+export async function openInstead(files) {
+  Object.assign(state, { episodes: [], damaged: [] });
+  await openFiles(files);
+}
+
 export function viewerView(root) {
   const view = new Viewer(root);
   const listeners = {
@@ -95,24 +121,8 @@ class Viewer {
     this.drawChoice();
   }
 
-  /** Read files; a file that is opened again replaces what it held before. */
   async load(files) {
-    state.problems = [];
-    for (const file of files) {
-      const progress = (text) => {
-        state.loading = `Reading ${file.name}${text}`;
-        this.drawIntake();
-      };
-      progress(" …");
-      try {
-        const { episodes, damaged } = await readEpisodes(file, (count) => progress(`: ${plural(count, "episode")} …`));
-        state.episodes = [...state.episodes.filter((episode) => episode.file !== file.name), ...episodes];
-        state.damaged = [...state.damaged.filter((line) => !line.startsWith(`${file.name}, line `)), ...damaged];
-      } catch (problem) {
-        state.problems.push(problem);
-      }
-    }
-    Object.assign(state, { loading: "", current: 0, turn: 0, limit: PAGE, filters: { ...NO_FILTERS } });
+    await openFiles(files, () => this.drawIntake());
     this.draw();
   }
 

@@ -31,7 +31,7 @@ class Figure(NamedTuple):
 FIGURES = (
     Figure(
         "Success",
-        "Share of episodes that solved their task; held-out tasks with the 95 % interval over tasks.",
+        "Share of episodes that solved their task.",
         {"eval_success": "held-out", "success": "training"},
         "share",
     ),

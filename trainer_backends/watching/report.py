@@ -264,7 +264,7 @@ def _first_seen(run: Run) -> dict[str, int]:
 
 
 def _figures_text(groups: Sequence[Group], axis: Axis) -> str:
-    text = "Thin lines are the numbers as noted, thick ones their running mean."
+    text = "Bands are 95 % intervals over tasks; long lines are smoothed, with the numbers as noted behind them."
     if any(len(group.runs) > 1 for group in groups):
         text = f"Lines are means over runs, bands {_SPREADS[groups[0].spread]}; long lines are smoothed."
     if axis != "step":
