@@ -141,9 +141,11 @@ class Pool:
         return sum(worker.process is not None for worker in self._workers)
 
     def check(self) -> None:
-        """Raise :class:`CapacityReached` if no process can be started."""
-        if self._workers and all(worker.mute >= STARTS for worker in self._workers):
-            raise CapacityReached("No worker process can be started.", hint="See the server's log for the cause.")
+        """Raise :class:`CapacityReached` if no process can be started for some environments."""
+        for slow in (False, True):
+            workers = [worker for worker in self._workers if worker.slow == slow]
+            if workers and all(worker.mute >= STARTS for worker in workers):
+                raise CapacityReached("No worker process can be started.", hint="See the server's log for the cause.")
 
     # Calls -----------------------------------------------------------------------------------------
 
