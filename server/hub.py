@@ -3,13 +3,12 @@
 The transports (``native``, ``openenv``) decode requests, call :meth:`Hub.dispatch` and encode the replies; what
 each operation does stands in ``operations``. All state is touched on the event loop only. Environments whose registry
 row says that a step takes microseconds live here and step on the loop; what else they do (making, resets, pictures)
-happens in threads. All other environments live in worker processes (``pool``).
+happens in threads. All other environments live in worker processes (``places``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
@@ -17,8 +16,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
-
-import msgspec
 
 from ..envs.core import shown
 from ..envs.registry import EnvSpec, get_spec
@@ -39,11 +36,9 @@ from ..errors import (
 from ..protocol import ITEMS, MAX_ITEMS, EnvCard, Level, Reply, SessionCard
 from . import operations, work
 from .metrics import EnvStats
-from .pool import Pool
-from .remote import Remote
+from .places import Places
 from .sessions import MAX_WAITING, Account, Link, Session, check_id, missing
 from .settings import HubSettings
-from .threads import Threads
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,8 +46,6 @@ BROKEN = (EnvironmentFailed, StepTimeout, ReplayDiverged)
 """Errors after which a session's environment cannot go on."""
 CLOSE_DRAINING = 1012
 """WebSocket close code sent when the hub shuts down ("service restart")."""
-CLOSE_S = 2.0
-"""Seconds that environments get to close at the end."""
 
 
 class Hub:
@@ -71,6 +64,7 @@ class Hub:
         draining: the hub shuts down; it takes no new work.
         hurry: it does not wait for running operations either.
         busy: requests being answered.
+        places: where the environments live.
     """
 
     def __init__(self, settings: HubSettings, accounts: Sequence[Account]) -> None:
@@ -84,10 +78,9 @@ class Hub:
         self.draining = False
         self.hurry = False
         self.busy = 0
-        self._build_workers()
+        self.places = Places(settings, self.specs.values())
         self._cards: dict[str, EnvCard] = {}
         self._tasks: dict[tuple[str, str], Sequence[str]] = {}
-        self._background: set[asyncio.Future[Any]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
 
@@ -229,26 +222,12 @@ class Hub:
             stored = check() if check is not None else None
             if stored is not None or job is None:
                 return self._over(session, parent, session.last if stored is None else stored)
-            result = self._run(session, job, parent)
+            result = self.places.run(session, job, parent)
         except Exception as error:
             return self._over(session, parent, self.failed(session, error))
         reply: asyncio.Future[Reply] = self._loop.create_future()
         result.add_done_callback(partial(self._end, session, finish, parent, reply))
         return reply
-
-    def _run(self, session: Session, job: work.Job, parent: Session | None) -> asyncio.Future[tuple[Any, float]]:
-        """Send a job to where its environment lives."""
-        env = session.env if parent is None else parent.env
-        if env is None and (parent is not None or not job.makes):
-            raise missing(session.id if parent is None else parent.id)
-        if session.inline:
-            return self.threads.run(partial(job.run, env), partial(_close_late, session, parent))
-        if env is None:
-            make = job.make if isinstance(job, work.Replay) else job
-            assert isinstance(make, work.Make)
-            return self.pool.run(job, self.pool.new(msgspec.structs.replace(make, seeding=None)))
-        assert isinstance(env, Remote)
-        return self.pool.run(job, env, None if parent is None else self.pool.new(env.make))
 
     def _end(
         self,
@@ -262,7 +241,7 @@ class Hub:
         try:
             answer = finish(*result.result())
             if session.closed:  # by its socket, while its environment was being made
-                self._close_env_of(session)
+                self.places.leave(session)
         except Exception as error:
             if parent is not None and parent.inline and isinstance(error, StepTimeout):
                 self.drop(parent, close=False)  # a thread hangs in its environment
@@ -350,25 +329,7 @@ class Hub:
         self.total -= 1
         session.stats.live -= 1
         if close:
-            self._close_env_of(session)
-
-    def _close_env_of(self, session: Session) -> None:
-        env, session.env = session.env, None
-        if isinstance(env, Remote):
-            self.pool.drop(env)
-        elif env is not None and not session.pending:
-            _close_env(env)
-        elif env is not None:
-            task = self._loop.create_task(self._close_later(session, env))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
-
-    async def _close_later(self, session: Session, env: work.AnyEnv) -> None:
-        """Close an environment that a thread works on."""
-        while session.pending and session.tail is not None:
-            await asyncio.wait([session.tail])
-        with contextlib.suppress(TurngymError):
-            await self.threads.run(partial(_close_env, env))
+            self.places.leave(session)
 
     def evict(self) -> int:
         """Close the sessions that idled too long and that nothing holds; return how many."""
@@ -395,9 +356,9 @@ class Hub:
             UnknownEnvironment: this hub does not serve it.
             EnvironmentFailed: it cannot be made.
         """
-        self.spec(env_id)
+        spec = self.spec(env_id)
         if env_id not in self._cards:
-            self._cards[env_id] = await self.ask(env_id, work.Describe(env_id))
+            self._cards[env_id] = await self.places.ask(spec, work.Describe(env_id))
         return self._cards[env_id]
 
     async def all_cards(self) -> list[EnvCard]:
@@ -409,25 +370,6 @@ class Hub:
             except TurngymError as error:
                 cards.append(work.broken_card(spec, error))
         return cards
-
-    async def ask(self, env_id: str, job: work.Job) -> Any:
-        """Do a job that needs no session; errors of the environment become :class:`EnvironmentFailed`."""
-        try:
-            if self.specs[env_id].inline:
-                return (await self.threads.run(partial(job.run, None)))[0]
-            return (await self.pool.run(job))[0]
-        except TurngymError:
-            raise
-        except Exception as error:
-            log.error("An environment failed", exc_info=error)
-            raise work.broken(error, in_session=False) from error
-
-    async def rules(self, session: Session) -> str:
-        """Return the rules as the player of a session must know them."""
-        env = session.env
-        if isinstance(env, Remote):
-            return str((await self.pool.run(work.Rules(), env))[0])
-        return "" if env is None else str(env.instructions)
 
     def spec(self, env_id: str) -> EnvSpec:
         """Return the registry row of an environment that this hub serves.
@@ -446,10 +388,10 @@ class Hub:
             UnknownEnvironment: this hub does not serve it.
             UnknownTask: no such split.
         """
-        self.spec(env_id)
+        spec = self.spec(env_id)
         key = (env_id, split)
         if key not in self._tasks:
-            self._tasks[key] = await self.ask(env_id, work.List(env_id, split))
+            self._tasks[key] = await self.places.ask(spec, work.List(env_id, split))
         return self._tasks[key]
 
     def cards(self, account: Account) -> list[SessionCard]:
@@ -463,15 +405,9 @@ class Hub:
         """Start the watch over idle sessions and hanging jobs; a closed hub opens again, empty."""
         if self.draining:
             self.draining = self.hurry = False
-            self._build_workers()
+            self.places = Places(self.settings, self.specs.values())
         self._loop = asyncio.get_running_loop()
         self._watch = self._loop.create_task(self._watching())
-
-    def _build_workers(self) -> None:
-        settings = self.settings
-        self.threads = Threads(settings.threads, settings.step_timeout_s)
-        rows = [spec for spec in self.specs.values() if not spec.inline]
-        self.pool = Pool(rows, settings.workers, settings.step_timeout_s, settings.make_timeout_s)
 
     async def _watching(self) -> None:
         settings = self.settings
@@ -480,8 +416,7 @@ class Hub:
         next_sweep = time.monotonic() + sweep
         while True:
             await asyncio.sleep(tick)
-            self.threads.expire()
-            self.pool.watch()
+            self.places.watch()
             if time.monotonic() >= next_sweep:
                 next_sweep = time.monotonic() + sweep
                 self.evict()
@@ -511,20 +446,4 @@ class Hub:
         for account in self.accounts:
             for session in list(account.sessions.values()):
                 self.drop(session)
-        if self._background:
-            await asyncio.wait(list(self._background), timeout=CLOSE_S)
-        await self.pool.close()
-        self.threads.close()
-
-
-def _close_env(env: Any) -> None:
-    try:
-        getattr(env, "close", lambda: None)()
-    except Exception:
-        log.exception("An environment failed to close")
-
-
-def _close_late(session: Session, parent: Session | None, result: Any) -> None:
-    """Close what a thread held when it was given up and came back after all."""
-    for env in (session.env or getattr(result, "env", result), None if parent is None else parent.env):
-        _close_env(env)
+        await self.places.close()

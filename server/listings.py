@@ -103,8 +103,8 @@ def _mount_service(api: Api, hub: Hub) -> None:
 
     async def health(request: Request) -> Response:
         health: dict[str, Any] = {"status": "healthy", "version": __version__}
-        if hub.pool.used:
-            pool = hub.pool
+        pool = hub.places.pool
+        if pool.used:
             rebuilt = sum(pool.rebuilt.values())
             health["workers"] = {"alive": pool.alive, "restarts": pool.restarts, "rebuilt": rebuilt}
         return json_response(health)
@@ -112,8 +112,7 @@ def _mount_service(api: Api, hub: Hub) -> None:
     async def ready(request: Request) -> Response:
         if hub.draining:
             raise Draining("The hub shuts down.", hint="Use another hub.")
-        hub.threads.check()
-        hub.pool.check()
+        hub.places.check()
         return json_response({"status": "ready"})
 
     async def metrics(request: Request) -> Response:

@@ -82,14 +82,16 @@ class HubCollector:
         yield from (sessions, created, evicted, steps, errors, latency)
         yield GaugeMetricFamily("turngym_sessions_max", "Sessions the hub may hold", self._hub.settings.max_sessions)
         yield GaugeMetricFamily("turngym_sockets", "Open WebSockets", len(self._hub.links))
-        yield GaugeMetricFamily("turngym_stuck_threads", "Threads given up after a timeout", self._hub.threads.stuck)
-        pool = self._hub.pool
+        yield GaugeMetricFamily(
+            "turngym_stuck_threads", "Threads given up after a timeout", self._hub.places.threads.stuck
+        )
+        pool = self._hub.places.pool
         rebuilt = CounterMetricFamily("turngym_sessions_rebuilt", "Sessions rebuilt by replay", labels=["env"])
         for env, number in pool.rebuilt.items():
             rebuilt.add_metric([env], number)
         yield rebuilt
         yield GaugeMetricFamily("turngym_workers", "Worker processes alive", pool.alive)
-        yield GaugeMetricFamily("turngym_workers_max", "Worker processes at most", self._hub.settings.workers)
+        yield GaugeMetricFamily("turngym_workers_max", "Worker processes at most", pool.size)
         yield CounterMetricFamily("turngym_worker_restarts", "Worker processes replaced by another", pool.restarts)
         yield GaugeMetricFamily("turngym_draining", "1 while the hub shuts down", int(self._hub.draining))
 

@@ -214,7 +214,7 @@ class Episode:
         reply = await self._ask("reset", Reset(self.session_id, arguments.seed, arguments.split, task))
         self.episode_id = arguments.episode_id
         session = self.session
-        rules = "" if session is None else await self.hub.rules(session)
+        rules = "" if session is None else await self.hub.places.rules(session)
         return envelope(reply, rules, first=True)
 
     def step(self, action: str) -> Envelope | Awaitable[Envelope]:

@@ -138,7 +138,7 @@ def _group(hub: Hub, item: Group, account: Account, link: Link | None) -> list[S
             if scout is None:
                 # One environment draws the task that all members then play.
                 draw = work.Draw(item.env, item.config, item.seed, item.split)
-                scout = asyncio.ensure_future(hub.ask(item.env, draw))
+                scout = asyncio.ensure_future(hub.places.ask(hub.spec(item.env), draw))
             job = partial(_member, make, seed, item.split, scout)
         slots.append(hub.start(session, job, partial(_adopt, session)))
     return slots

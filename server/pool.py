@@ -27,6 +27,7 @@ from ..errors import (
     EnvironmentFailed,
     InvalidRequest,
     ReplayDiverged,
+    SessionNotFound,
     StepTimeout,
     TurngymError,
     from_problem,
@@ -34,7 +35,6 @@ from ..errors import (
 from . import work
 from .process import Process
 from .remote import Call, Remote
-from .sessions import missing
 from .worker import Answer
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ PATIENCE_S = 0.5
 """Environments wait so long for a process to be restarted before they rather go to a fuller one."""
 LONG_S = 2.0
 """When a call takes longer, those behind it look for another process."""
+IDLE_S = 60.0
+"""Seconds after which a process that works on none of its calls is killed; it needs some time to start."""
 CLOSE_S = 2.0
 """Seconds that processes get to close their environments."""
 STARTS = 3
@@ -136,6 +138,11 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
+    def size(self) -> int:
+        """Processes at most."""
+        return len(self._workers)
+
+    @property
     def alive(self) -> int:
         """Processes that run."""
         return sum(worker.process is not None for worker in self._workers)
@@ -196,7 +203,7 @@ class Pool:
             worker.send(call, 0)
         else:
             if remote.closed:
-                call.fail(missing("of this call"))
+                call.fail(SessionNotFound("The session was closed meanwhile.", hint="Create or restore it."))
                 return
             if remote.worker is None:
                 remote.worker = self._place(remote.make.env_id)
@@ -390,11 +397,23 @@ class Pool:
             call, began = process.executing()
             worker.busy = call is not None and now - began > LONG_S
             if call is None:
+                self._check_idle(process, now)
                 continue
+            process.idle = None
             if now - began > self._limit(call):
                 process.expire(call)
             elif worker.busy:
                 self._evacuate(worker, call, now - began)
+
+    def _check_idle(self, process: Process, now: float) -> None:
+        """Kill a process that does not turn to the calls that wait for it: one that was stopped, for example."""
+        if not process.pending:
+            process.idle = None
+        elif process.idle is None:
+            process.idle = now
+        elif now - process.idle > max(IDLE_S, self._step_timeout_s):
+            log.warning("Process %d has done nothing for %.0f s", process.pid, now - process.idle)
+            process.kill()
 
     def _evacuate(self, worker: Worker, running: Call, seconds: float) -> None:
         """Let the calls behind a long one go elsewhere, where a rebuild is cheaper than what they have waited."""

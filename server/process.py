@@ -49,6 +49,7 @@ class Process(asyncio.Protocol):
         born: monotonic seconds.
         answers: how many there were.
         late: the call for whose time limit it was killed.
+        idle: monotonic seconds since when it works on nothing although calls wait; None where that is not so.
         tail: end of what it wrote to its standard error.
 
     Raises:
@@ -67,6 +68,7 @@ class Process(asyncio.Protocol):
         self.born = time.monotonic()
         self.answers = 0
         self.late: Call | None = None
+        self.idle: float | None = None
         self.tail = b""
         self._answered = answered
         self._ended = ended
@@ -138,6 +140,10 @@ class Process(asyncio.Protocol):
         """Notice a death that the channel did not tell (an environment's child may hold the other end)."""
         if self._popen.poll() is not None:
             self._gone_now()
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._popen.kill()
 
     def expire(self, call: Call) -> None:
         """Kill it because ``call`` takes too long; it first writes where it hangs."""

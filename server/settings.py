@@ -16,6 +16,11 @@ MIB = 1 << 20
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True)
 class HubSettings:
     """Settings of a hub.
@@ -49,7 +54,7 @@ class HubSettings:
     step_timeout_s: float = 60.0
     make_timeout_s: float = 900.0
     drain_timeout_s: float = 20.0
-    workers: int = field(default_factory=lambda: cores())
+    workers: int = field(default_factory=cores)
     threads: int = 32
     runs: str | None = None
 
@@ -76,11 +81,6 @@ class HubSettings:
     def env_ids(self) -> tuple[str, ...]:
         """Return the ids served, sorted and without repeats."""
         return tuple(sorted(set(specs() if self.envs is None else self.envs)))
-
-
-def cores() -> int:
-    """Return how many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_positive(name: str, value: float) -> None:

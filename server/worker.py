@@ -110,8 +110,8 @@ class FileFinder(MetaPathFinder):
         return None
 
 
-class Worker:
-    """Does jobs.
+class Environments:
+    """The environments of this process; does jobs on them.
 
     Args:
         page: the shared page.
@@ -220,18 +220,18 @@ def serve(channel: socket.socket, page: mmap.mmap) -> None:
         return
     rows, files = pickle.loads(first)
     sys.meta_path.append(FileFinder(files))
-    worker = Worker(page, rows)
-    decode = msgspec.msgpack.Decoder(list[Message], ext_hook=work.unpack_extension).decode
+    environments = Environments(page, rows)
+    decode = msgspec.msgpack.Decoder(list[Message]).decode
     while (frame := read()) is not None:
         answers: list[bytes] = []
         since = time.perf_counter()
         for message in decode(frame):
-            if answers and (worker.slow(message) or time.perf_counter() - since > SAY_S):
+            if answers and (environments.slow(message) or time.perf_counter() - since > SAY_S):
                 channel.sendall(framed(answers))
                 answers, since = [], time.perf_counter()
-            answers.append(worker.answer(message))
+            answers.append(environments.answer(message))
         channel.sendall(framed(answers))
-    worker.close()
+    environments.close()
 
 
 def framed(parts: Sequence[bytes]) -> bytes:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from .servers import family
+
 Frames = Callable[[int], bytes]
 """Gives the payload of a peer's n-th message."""
 
@@ -151,10 +153,13 @@ class Peer(asyncio.Protocol):
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time a process has used."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time that a process and those it started have used."""
+    total = 0.0
+    for each in family(pid):
+        with open(f"/proc/{each}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 async def drive(

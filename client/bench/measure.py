@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from ...envs.registry import make, playable
+from ...envs.registry import get_spec, make, playable
 from ...envs.turn.env import at_turn_level
 from ...protocol import PREFIX
 from .load import Frames, LoadResult, drive
@@ -172,14 +172,15 @@ def stock_rows(python: str, count: int, seconds: float) -> list[Row]:
 
 
 def step_costs(seconds: float, count: int = 64) -> list[Row]:
-    """Measure the hub's processor time per step of every environment, less the environment's own."""
+    """Measure the processor time of the hub and its workers per step of every environment, less its own."""
     rows = []
     for env_id in ("echo", *playable()):
         env = make(env_id, max_steps=ENDLESS)
         env.reset(seed=0, options={"task": "test/0"})
         # An action that never ends an episode: the inadmissible one, answered in-world.
         own = _timed(_repeat, env, "hello", 20_000) / 20_000 * 1e6
-        row: Row = {"environment": env_id, "environment_us": own}
+        where = "the hub" if get_spec(env_id).inline else "a worker process"
+        row: Row = {"environment": env_id, "steps_in": where, "environment_us": own}
         with running(hub_command(env_id)) as server:
             for per_message, name in ((1, "single"), (BATCH, "batched")):
                 result = load_hub(server, env_id, count, per_message, seconds)

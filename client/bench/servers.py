@@ -34,11 +34,24 @@ class Running:
         return f"http://127.0.0.1:{self.port}"
 
     def memory_kib(self) -> int:
-        """Return the private memory the process holds, in KiB."""
-        with open(f"/proc/{self.pid}/status", encoding="utf-8") as file:
-            found = re.search(r"RssAnon:\s+(\d+)", file.read())
-        assert found is not None
-        return int(found.group(1))
+        """Return the private memory that the process and those it started hold, in KiB."""
+        return sum(_memory_kib(pid) for pid in family(self.pid))
+
+
+def _memory_kib(pid: int) -> int:
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        found = re.search(r"RssAnon:\s+(\d+)", file.read())
+    assert found is not None
+    return int(found.group(1))
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and those it started, and those they started."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text(encoding="utf-8").split():
+            found += family(int(child))
+    return found
 
 
 def pin(core: int) -> None:

@@ -114,7 +114,9 @@ def killing(hub: Any, enough: threading.Event, over: threading.Event) -> None:
     while killed < KILLS and not over.is_set():
         time.sleep(rng.uniform(0.02, 0.3))
         # Those at work: one that only starts has nothing to lose.
-        alive = hub.on_loop(lambda: [w.process.pid for w in hub.hub.pool._workers if w.process and w.process.answers])
+        alive = hub.on_loop(
+            lambda: [w.process.pid for w in hub.hub.places.pool._workers if w.process and w.process.answers]
+        )
         if alive:
             with suppress(ProcessLookupError):  # buried already
                 os.kill(rng.choice(alive), signal.SIGKILL)
@@ -153,7 +155,7 @@ def test_episodes_do_not_notice_that_their_processes_are_killed(start_hub: Any) 
             over.set()
         killer.result()
         assert min(rounds) >= 1
-        assert sum(hub.hub.pool.rebuilt.values()) > KILLS
-        assert hub.hub.pool.restarts > 0
+        assert sum(hub.hub.places.pool.rebuilt.values()) > KILLS
+        assert hub.hub.places.pool.restarts > 0
         assert all(not stats.errors for stats in hub.hub.stats.values())
         assert hub.hub.total == 0

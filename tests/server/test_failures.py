@@ -79,14 +79,14 @@ def test_a_hanging_thread_is_given_up_and_the_hub_goes_on(start_hub: Any, tools:
         codes = [reply.error and reply.error["code"] for reply in replies]
         assert codes == ["STEP_TIMEOUT", "STEP_TIMEOUT", None, None]
         assert hub.fail("state", session=names[0]) == "SESSION_NOT_FOUND"
-        assert hub.hub.threads.stuck == 2
+        assert hub.hub.places.threads.stuck == 2
         # As many threads hang as there may be: no more work for threads, but what is inline goes on.
         assert hub.fail("expert", session=names[4]) == "CAPACITY_REACHED"
         assert hub.one("step", session=names[4], action="go").observation == "go"
         assert hub.http.get("/ready").json()["code"] == "CAPACITY_REACHED"
         assert "turngym_stuck_threads 2.0" in hub.http.get("/metrics").text
         gate.open()
-        tools.wait_for(lambda: hub.hub.threads.stuck == 0)
+        tools.wait_for(lambda: hub.hub.places.threads.stuck == 0)
         tools.wait_for(lambda: set(names[:2]) <= set(tools.closed()))
         assert hub.one("expert", session=names[4]).action == "end"
 

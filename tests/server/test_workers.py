@@ -35,7 +35,7 @@ def one(start_hub: Any) -> Iterator[Any]:
 
 def pids(hub: Any) -> list[int]:
     """Return the worker processes."""
-    return list(hub.on_loop(lambda: [w.process.pid for w in hub.hub.pool._workers if w.process is not None]))
+    return list(hub.on_loop(lambda: [w.process.pid for w in hub.hub.places.pool._workers if w.process is not None]))
 
 
 def kill(hub: Any, tools: Any) -> None:
@@ -72,7 +72,7 @@ def told(reply: Any) -> list[Any]:
 def test_a_session_outlives_its_process(one: Any, tools: Any, level: str) -> None:
     session = begin(one, "lake-process", level=level, config={"max_steps": 50})
     twin = begin(one, "lake-process", level=level, config={"max_steps": 50})
-    rebuilt = one.hub.pool.rebuilt["lake-process"]
+    rebuilt = one.hub.places.pool.rebuilt["lake-process"]
     for number in range(6):
         action = "Left" if level == "text" else "<think>so</think><action>Left</action>"
         if number in (0, 3):
@@ -82,7 +82,7 @@ def test_a_session_outlives_its_process(one: Any, tools: Any, level: str) -> Non
         assert told(replies[0]) == told(replies[1])
         if replies[0].terminated:
             break
-    assert one.hub.pool.rebuilt["lake-process"] > rebuilt
+    assert one.hub.places.pool.rebuilt["lake-process"] > rebuilt
 
 
 def test_noise_goes_on_where_it_was(one: Any, tools: Any) -> None:
@@ -198,7 +198,7 @@ def test_other_processes_are_not_touched(start_hub: Any, tools: Any) -> None:
         os.kill(before[0], signal.SIGKILL)
         replies = hub.post("step", *[{"session": name, "action": "go"} for name in sessions])
         assert [reply.observation for reply in replies] == ["go"] * 6
-        assert hub.hub.pool.rebuilt["odd-process"] == 2
+        assert hub.hub.places.pool.rebuilt["odd-process"] == 2
         assert set(before[1:]) <= set(pids(hub))
         tools.wait_for(lambda: len(pids(hub)) == 3)
         assert hub.http.get("/health").json()["workers"] == {"alive": 3, "restarts": 1, "rebuilt": 2}
@@ -272,6 +272,14 @@ def test_making_may_take_longer_than_a_step(start_hub: Any, tools: Any) -> None:
         (tools.folder / "open-create").unlink()
         assert hub.fail("create", env="odd-process", config=config) == "STEP_TIMEOUT"
         assert hub.hub.total == 0
+
+
+def test_a_process_that_was_stopped_is_replaced(start_hub: Any, tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_hub(envs=ENVS, workers=1, step_timeout_s=0.2) as hub:
+        session = begin(hub)
+        monkeypatch.setattr(pool, "IDLE_S", 5.0)
+        os.kill(pids(hub)[0], signal.SIGSTOP)
+        assert hub.one("step", session=session, action="go").observation == "go"
 
 
 def test_nobody_waits_for_an_environment_that_takes_long_to_make(
