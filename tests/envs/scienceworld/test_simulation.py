@@ -24,15 +24,18 @@ pytestmark = pytest.mark.skipif(MISSING is not None, reason=f"extra: {MISSING}")
 SHORT = Start("find-animal", 226, "easy")
 PLAYS = (
     (
-        Start("find-animal", 226, "easy"),
+        SHORT,
         ("look around", "teleport to outside", "look at door", "0", "wait1", "inventory"),
     ),
     (
         Start("lifespan-longest-lived", 93, ""),
         ("open door to kitchen", "look around", "go to kitchen", "xyzzy", "wait1"),
     ),
-    (Start("power-component", 15, "openDoors", valid=True), ("look around", "go to hallway", "wait", "look around")),
-    (Start("grow-fruit", 93, "easy", senses=True), ("teleport to greenhouse", "wait", "wait1", "look around")),
+    (Start("power-component", 15, "openDoors"), ("look around", "go to hallway", "wait", "look around")),
+    (
+        Start("lifespan-shortest-lived", 93, "easy", valid=True, senses=True),
+        ("teleport to greenhouse", "wait1", "look around"),
+    ),
 )
 """Starts of different tasks and simplifications, and actions for each."""
 
