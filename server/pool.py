@@ -245,7 +245,7 @@ class Pool:
                 self._rebuilt(call.remote)
         else:
             try:
-                call.settle(_taken(call, answer), answer.seconds)
+                call.settle(call.take(answer), answer.seconds)
             except Exception as error:  # a value that is not what the job gives
                 call.fail(error)
 
@@ -457,21 +457,6 @@ class Pool:
             calls = worker.calls()
             worker.process = None
             self._again(worker, calls, {})
-
-
-def _taken(call: Call, answer: Answer) -> Any:
-    """Return a job's result, and let the environment's record take it in."""
-    job, remote = call.job, call.remote
-    if remote is None:
-        return job.read(answer.value)
-    if call.copy is not None:
-        call.copy.inherit(remote, job.seed if isinstance(job, work.Branch) else None)
-        return work.Made(call.copy)
-    result = job.read(answer.value)
-    if job.makes:
-        result = work.Made(remote, None if result is None else work.Outcome(*result), answer.splits)
-    remote.note(job, answer, result.outcome if job.makes else result if isinstance(result, work.Outcome) else None)
-    return result
 
 
 def _setup(rows: list[EnvSpec]) -> bytes:

@@ -125,6 +125,21 @@ class Call:
         self.losses = 0
         self.moved = False
 
+    def take(self, answer: Answer) -> Any:
+        """Return the job's result, and let the environment's record take it in."""
+        job, remote = self.job, self.remote
+        if remote is None:
+            return job.read(answer.value)
+        if self.copy is not None:
+            self.copy.inherit(remote, job.seed if isinstance(job, work.Branch) else None)
+            return work.Made(self.copy)
+        result = job.read(answer.value)
+        if job.makes:
+            result = work.Made(remote, None if result is None else work.Outcome(*result), answer.splits)
+        outcome = result.outcome if job.makes else result if isinstance(result, work.Outcome) else None
+        remote.note(job, answer, outcome)
+        return result
+
     def settle(self, result: Any, seconds: float) -> None:
         """Give the result."""
         if self.future is not None and not self.future.done():
