@@ -86,7 +86,7 @@ class Run:
     def points(self, name: str) -> Points:
         """Return (step, value) of a number, oldest first; what was not finite is NaN."""
         entries = self.evals if _is_eval(name) else self.train
-        return [(float(entry["step"]), _number(entry[name])) for entry in entries if name in entry]
+        return [(float(entry["step"]), number_of(entry[name])) for entry in entries if name in entry]
 
     def last(self, name: str) -> float | None:
         """Return the newest value of a number, None where it was never noted."""
@@ -129,8 +129,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 def with_rates(entry: Entry) -> Entry:
     """Return the numbers of a training step with those that follow from them."""
-    tokens, seconds = _number(entry.get("sampled_tokens")), _number(entry.get("rollout_seconds"))
-    won = _number(entry.get("success")) * _number(entry.get("episodes"))
+    tokens, seconds = number_of(entry.get("sampled_tokens")), number_of(entry.get("rollout_seconds"))
+    won = number_of(entry.get("success")) * number_of(entry.get("episodes"))
     derived = {
         "tokens_per_second": tokens / seconds if seconds else math.nan,
         "won_per_1k_tokens": 1000 * won / tokens if tokens else math.nan,
@@ -140,7 +140,7 @@ def with_rates(entry: Entry) -> Entry:
 
 def shares(entry: Entry) -> dict[str, float]:
     """Return each timed part's share of a step, by the part's name; {} where nothing was timed."""
-    spent = {name.removesuffix("_seconds"): _number(entry[name]) for name in SECONDS if name in entry}
+    spent = {name.removesuffix("_seconds"): number_of(entry[name]) for name in SECONDS if name in entry}
     whole = math.fsum(spent.values())
     return {name: seconds / whole for name, seconds in spent.items()} if whole > 0 else {}
 
@@ -149,7 +149,8 @@ def _is_eval(name: str) -> bool:
     return name.startswith("eval_")
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """Return a value of a line of numbers, NaN for what is none."""
     # JSON has no word for NaN and infinity: they are written as null.
     return float(value) if isinstance(value, int | float) else math.nan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from ...client.evaluation.page import build_page
 from ...errors import MissingExtra, RecordError
 from .alarms import SERIES, judge, onsets
 from .figures import INTERVALS, UNITS, Figure, draw, figures_of, says
-from .folder import REPORT, SECONDS, Run, read_run
+from .folder import REPORT, SECONDS, Run, number_of, read_run
 from .groups import Axis, Group, apart, differences
 from .outcome import COLUMNS, Column, best_of, level_of, mean_of, steps_of
 from .samples import samples
@@ -97,7 +98,7 @@ def build_report(groups: Sequence[Group], axis: Axis = "step", metrics: Sequence
         "outcome": _outcome(groups),
         "differences": _differences(groups),
         "verdicts": "".join(_verdict(run, single is None) for run in runs),
-        "legend": "" if single is not None else _keys([group.said for group in groups]),
+        "legend": "" if len(groups) == 1 else _keys([group.said for group in groups]),
         "figures_text": escape(_figures_text(groups, axis)),
         "figures": "".join(_panels(groups, axis, metrics)),
         "evaluations": "" if single is None else _evaluations(single),
@@ -269,7 +270,8 @@ def _figures_text(groups: Sequence[Group], axis: Axis) -> str:
         text = f"Lines are means over runs, bands {_SPREADS[groups[0].spread]}; long lines are smoothed."
     if axis != "step":
         text += f" Everything lies over {_AXES[axis]}."
-    return f"{text} Dashed verticals: a sign of collapse is first seen." if len(groups) == 1 else text
+    marked = len(groups) == len(groups[0].runs) == 1 and axis == "step"
+    return f"{text} Dashed verticals: a sign of collapse is first seen." if marked else text
 
 
 def _panels(groups: Sequence[Group], axis: Axis, metrics: Sequence[str]) -> list[str]:
@@ -277,7 +279,8 @@ def _panels(groups: Sequence[Group], axis: Axis, metrics: Sequence[str]) -> list
     figures = list(figures_of(runs, metrics))
     if len(groups) == 1:
         since = _first_seen(runs[0]) if len(runs) == 1 and axis == "step" else {}
-        return [_detailed(groups[0], figure, axis, _marks(since, figure)) for figure in figures]
+        panels = [_detailed(groups[0], figure, axis, _marks(since, figure)) for figure in figures]
+        return panels if metrics else [*panels, *_start(runs[0])]
     return [_compared(groups, figure, name, axis) for figure in figures for name in figure.lines]
 
 
@@ -298,6 +301,15 @@ def _detailed(group: Group, figure: Figure, axis: Axis, marks: Sequence[tuple[fl
     ]
     keys = f"<div class='keys'>{_keys(list(figure.lines.values()))}</div>" if len(lines) > 1 else ""
     return _figure(figure.title, figure.text, draw(lines, figure.unit, _AXES[axis], marks), keys)
+
+
+def _start(run: Run) -> list[str]:
+    """Return the figure of a run's supervised start, [] where it had none."""
+    points = [(number_of(entry.get("epoch")), number_of(entry.get("start_loss"))) for entry in run.starts]
+    points = [(epoch, loss) for epoch, loss in points if math.isfinite(epoch)]
+    lines = [charts.Curve("loss", points, charts.colour(0))]
+    text = "Loss of a token, before the first step."
+    return [_figure("Supervised start", text, draw(lines, "number", "epoch"), "")] if points else []
 
 
 def _compared(groups: Sequence[Group], figure: Figure, name: str, axis: Axis) -> str:

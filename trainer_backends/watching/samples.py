@@ -83,9 +83,11 @@ def _of_one(run: Run) -> list[Episode]:
 
 def _of_many(runs: Sequence[Run]) -> list[Episode]:
     played = []
+    names = [run.name for run in runs]
     for run in runs:
+        name = run.name if names.count(run.name) == 1 else str(run.path)
         last = {int(run.evals[-1]["step"])} if run.evals else set()
-        played += [(run.name, each) for _, each in episodes_of(run.path / EVAL, last)]
+        played += [(name, each) for _, each in episodes_of(run.path / EVAL, last)]
     return [_shown(each, "held-out", name) for name, each in _interesting(played)]
 
 

@@ -124,6 +124,14 @@ def test_numbers_that_were_not_finite_leave_a_gap(make_run: Make) -> None:
     assert len([title for title in page.figures()["Gradient norm"] if title.startswith("gradient: ")]) == 29
 
 
+def test_a_supervised_start_has_its_figure(make_run: Make) -> None:
+    folder = make_run("one")
+    start = b"".join(b'{"kind":"start","step":0,"start_loss":%d,"epoch":0.%d}\n' % (9 - n, n) for n in range(5))
+    (folder / "metrics.jsonl").write_bytes(start + (folder / "metrics.jsonl").read_bytes())
+    page = Page(write_report([folder]))
+    assert "loss: 5 at epoch 0.4" in page.figures()["Supervised start"]
+
+
 def test_several_runs_are_one_line_each(make_run: Make, tmp_path: Path) -> None:
     folders = [make_run(f"m-{seed}", seed=seed, success=0.4 + seed / 10) for seed in range(3)]
     page = Page(write_report(folders, tmp_path / "all.html"))
