@@ -262,7 +262,11 @@ class Engine:
         if self.control is not None:
             first = len(self.active) - len(requests)
             places = torch.arange(first, len(self.active), device=logits.device) if first else None
-            forced = self.control.step(logits, torch.zeros(len(requests)).long() if last is None else last, places)
+            forced = self.control.step(
+                logits,
+                torch.zeros(len(requests), dtype=torch.long, device=logits.device) if last is None else last,
+                places,
+            )
         drawn = self._draw(requests, logits)
         if forced is not None:
             drawn = drawn.forced(forced.mask_B, forced.tokens_B, logits)

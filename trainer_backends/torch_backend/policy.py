@@ -13,8 +13,6 @@ from ...records import Completion, Message
 from .engine import Engine, Request
 from .sampling import Sampling
 
-Scores = Any
-
 
 class TorchPolicy(BasePolicy):
     """Answers prompts with an engine's model.
@@ -80,7 +78,8 @@ class TorchPolicy(BasePolicy):
         if request.scores is None:
             return bool(control.decide(id(context), None, len(request.ids)))
         scores = torch.tensor([request.scores], dtype=torch.float64)
-        phi = float(control.config.phi(scores, torch.ones_like(scores)))
+        drawn = torch.tensor([[not forced for forced in request.forced or [False] * len(request.ids)]])
+        phi = float(control.config.phi(scores, drawn))
         return bool(control.decide(id(context), phi, len(request.ids)))
 
     def _completion(self, prompt: list[int], request: Request) -> Completion:
