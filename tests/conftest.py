@@ -15,6 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How fast an example runs says more about the machine than about the code.
+settings.register_profile("turngym", deadline=None)
+settings.load_profile("turngym")
 
 
 def _engine() -> bool:

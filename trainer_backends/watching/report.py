@@ -89,6 +89,7 @@ def build_report(groups: Sequence[Group], axis: Axis = "step", metrics: Sequence
     runs = [run for group in groups for run in group.runs]
     single = runs[0] if len(runs) == 1 else None
     browsed, said = samples(runs)
+    since = [_first_seen(run) for run in runs]
     parts = {
         "title": escape(f"turngym: {', '.join(group.name for group in groups)}"),
         "heading": escape(_heading(groups)),
@@ -97,10 +98,10 @@ def build_report(groups: Sequence[Group], axis: Axis = "step", metrics: Sequence
         "outcome_text": escape(_outcome_text(groups)),
         "outcome": _outcome(groups),
         "differences": _differences(groups),
-        "verdicts": "".join(_verdict(run, single is None) for run in runs),
+        "verdicts": "".join(_verdict(run, own, single is None) for run, own in zip(runs, since, strict=True)),
         "legend": "" if len(groups) == 1 else _keys([group.said for group in groups]),
         "figures_text": escape(_figures_text(groups, axis)),
-        "figures": "".join(_panels(groups, axis, metrics)),
+        "figures": "".join(_panels(groups, axis, metrics, since[0])),
         "evaluations": "" if single is None else _evaluations(single),
         "shown": escape(said),
         "settings": "".join(_settings(run) for run in runs),
@@ -232,13 +233,12 @@ def _chip(level: str) -> str:
     return f'<span class="chip state {LEVELS[level]}">{level}</span>' if level else "not judged"
 
 
-def _verdict(run: Run, folded: bool) -> str:
+def _verdict(run: Run, since: Mapping[str, int], folded: bool) -> str:
     """Return the verdict over one run with every indicator it rests on."""
     try:
         verdict = judge(run.train)
     except MissingExtra as error:
         return f"<p>Not judged here: {escape(error.detail)} {escape(error.hint)}</p>"
-    since = _first_seen(run)
     body = "".join(
         f"<tr><td class='key'>{escape(each.name.replace('_', ' '))}</td>"
         f"<td>{'–' if each.fired is None else 'fired' if each.fired else 'quiet'}</td>"
@@ -274,12 +274,12 @@ def _figures_text(groups: Sequence[Group], axis: Axis) -> str:
     return f"{text} Dashed verticals: a sign of collapse is first seen." if marked else text
 
 
-def _panels(groups: Sequence[Group], axis: Axis, metrics: Sequence[str]) -> list[str]:
+def _panels(groups: Sequence[Group], axis: Axis, metrics: Sequence[str], since: Mapping[str, int]) -> list[str]:
     runs = [run for group in groups for run in group.runs]
     figures = list(figures_of(runs, metrics))
     if len(groups) == 1:
-        since = _first_seen(runs[0]) if len(runs) == 1 and axis == "step" else {}
-        panels = [_detailed(groups[0], figure, axis, _marks(since, figure)) for figure in figures]
+        marked = since if len(runs) == 1 and axis == "step" else {}
+        panels = [_detailed(groups[0], figure, axis, _marks(marked, figure)) for figure in figures]
         return panels if metrics else [*panels, *_start(runs[0])]
     return [_compared(groups, figure, name, axis) for figure in figures for name in figure.lines]
 
