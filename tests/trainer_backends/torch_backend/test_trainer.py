@@ -31,7 +31,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "grpo-mr": {"credit": {"id": "grpo-mr"}},
     "t2po": {
         # Thinking must be open to be stopped: a little imitation teaches that.
-        "start": {"policy": "expert", "episodes": 24, "threshold": -1.0, "epochs": 6, "learning_rate": 5e-3, "batch": 8},
+        "start": {
+            "policy": "expert",
+            "episodes": 24,
+            "threshold": -1.0,
+            "epochs": 6,
+            "learning_rate": 5e-3,
+            "batch": 8,
+        },
         "credit": {"id": "gigpo"},
         "signal": {"id": "paper"},
         "token_control": {"id": "tti", "min_tokens": 2, "window": 2, "epsilon": 10.0, "budget": 9},
