@@ -13,7 +13,7 @@ MISSING = unmet("scienceworld")
 
 @pytest.mark.skipif(MISSING is not None, reason=f"extra: {MISSING}")
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the stock package leaves sockets open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the stock package tidies up late
 def test_both_play_the_same_and_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scienceworld, "_STARTS", (Start("lifespan-longest-lived", 0, "easy"),))
     monkeypatch.setattr(scienceworld, "WARM", 1)
