@@ -23,38 +23,102 @@ from ...errors import InvalidRequest
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
 
 
+def base_of(model: Any) -> Any:
+    """Return the model of transformers inside one that peft has wrapped, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def supported(model: Any) -> bool:
-    """Return whether :class:`Decoder` can run a model; if not, ``GenericDecoder`` can."""
-    config = model.config
+    """Return whether :class:`Decoder` can run a model; ``GenericDecoder`` can run any."""
+    base = base_of(model)
+    config = base.config
+    if config.model_type not in FAMILIES or config.hidden_act != "silu":
+        return False
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    return config.model_type in FAMILIES and config.hidden_act == "silu" and window is None
+    rotation = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    # The other kinds turn positions by angles that depend on the length of the row.
+    if window is not None or rotation not in ("default", "linear", "llama3", "yarn"):
+        return False
+    return type(base.lm_head) is nn.Linear and type(base.model.embed_tokens) is nn.Embedding and _plain(base.model)
+
+
+def _plain(core: Any) -> bool:
+    """Return whether the layers are what their family's are: no quantised ones, no adapters but LoRA's plain form."""
+    linears = (linear for layer in core.layers for linear in _linears(layer))
+    norms = (norm for layer in core.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm))
+    return all(type(linear) is nn.Linear or _plain_lora(linear) for linear in linears) and all(
+        type(norm).__name__.endswith("RMSNorm") for norm in (*norms, core.norm)
+    )
+
+
+def _linears(layer: Any) -> tuple[Any, ...]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return (
+        *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
+        *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
+    )
+
+
+def _plain_lora(linear: Any) -> bool:
+    if not hasattr(linear, "lora_A") or linear.merged or linear.disable_adapters:
+        return False
+    one = len(linear.active_adapters) == 1
+    parts = (linear.base_layer, *linear.lora_A.values(), *linear.lora_B.values())
+    return one and not linear.lora_variant and all(type(part) is nn.Linear for part in parts)
 
 
 class _Layer:
     """One transformer block's merged weights."""
 
     def __init__(self, layer: Any) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        query, key, value, out, gate, up, down = _linears(layer)
         self.norm = layer.input_layernorm
         self.post_norm = layer.post_attention_layernorm
-        self.qkv, self.qkv_bias = _merged(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out = attention.o_proj
+        self.qkv = _Merged(query, key, value)
+        self.out = _Merged(out)
         # Qwen3 normalises every head's queries and keys.
-        self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        self.gate_up, self.gate_up_bias = _merged(mlp.gate_proj, mlp.up_proj)
-        self.down = mlp.down_proj
+        self.q_norm, self.k_norm = (getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm"))
+        self.gate_up = _Merged(gate, up)
+        self.down = _Merged(down)
 
 
-def _merged(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Lay the weights of several linears one behind the other; each keeps a view of its own part."""
-    for linear in linears:
-        if type(linear) is not nn.Linear:
-            raise InvalidRequest(f"A {type(linear).__name__} layer cannot be merged.", hint="Use GenericDecoder.")
-    weight = _laid_out([linear.weight for linear in linears])
-    return weight, None if linears[0].bias is None else _laid_out([linear.bias for linear in linears])
+class _Merged:
+    """Linear layers on one input as one product, and what their adapters add.
+
+    The adapters stay apart: merged into the weights they would have to be taken out again for every update, and in
+    bfloat16 much of them would be lost, so that the engine's probabilities were not the trainer's.
+    """
+
+    def __init__(self, *linears: Any) -> None:
+        plain = [getattr(linear, "base_layer", linear) for linear in linears]
+        self.weight = _laid_out([linear.weight for linear in plain])
+        self.bias = None if plain[0].bias is None else _laid_out([linear.bias for linear in plain])
+        self.adapters: list[tuple[slice, slice, nn.Linear, float]] = []
+        """For each: its part of the low-rank product, its part of the output, the way up, and its factor."""
+        down, low, high = [], 0, 0
+        for linear, inner in zip(linears, plain, strict=True):
+            if linear is not inner:
+                (name,) = linear.active_adapters
+                down.append(linear.lora_A[name].weight)
+                places = slice(low, low + len(down[-1])), slice(high, high + len(inner.weight))
+                self.adapters.append((*places, linear.lora_B[name], linear.scaling[name]))
+                low += len(down[-1])
+            high += len(inner.weight)
+        self.down = _laid_out(down) if down else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = F.linear(x, self.weight, self.bias)
+        if self.down is not None:
+            low = F.linear(x.to(self.down.dtype), self.down)
+            for source, target, up, factor in self.adapters:
+                out[..., target] += up(low[..., source]) * factor
+        return out
 
 
 def _laid_out(parameters: list[Tensor]) -> Tensor:
+    """Lay parameters one behind the other; each keeps a view of its own part."""
+    if len(parameters) == 1:
+        return parameters[0].detach()
     whole = torch.cat([parameter.detach() for parameter in parameters])
     start = 0
     for parameter in parameters:
@@ -67,14 +131,15 @@ class Decoder:
     """The forward pass of one model over cached rows.
 
     Args:
-        model: a ``…ForCausalLM`` of one of ``FAMILIES``.
+        model: a ``…ForCausalLM`` of one of ``FAMILIES``, also with LoRA; see :func:`supported`.
         places: rows of the cache.
         length: tokens a row can hold at first; the cache doubles when a row needs more.
     """
 
     def __init__(self, model: Any, places: int, length: int = 256) -> None:
-        config, core = model.config, model.model
-        self.model = model
+        base = base_of(model)
+        config, core = base.config, base.model
+        self.head = base.lm_head
         self.places = places
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -99,6 +164,7 @@ class Decoder:
         dtype: torch.dtype = self.embed.weight.dtype
         return dtype
 
+    @torch.inference_mode(False)  # it outlives the call in which it has to grow
     def _allocate(self, length: int) -> None:
         length = min(length, self.limit)
         shape = (len(self.layers), 2, self.places, self.kv_heads, length, self.head_dim)
@@ -171,7 +237,7 @@ class Decoder:
         return self._logits(hidden[:, 0])
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.model.lm_head(self._norm(hidden, self.final_norm))
+        logits: Tensor = self.head(self._norm(hidden, self.final_norm))
         return logits.float()
 
     def _norm(self, x: Tensor, norm: Any) -> Tensor:
@@ -185,7 +251,7 @@ class Decoder:
         x = self.embed(ids_RT)
         bias = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, -torch.inf)
         for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
-            merged = F.linear(self._norm(x, layer.norm), layer.qkv, layer.qkv_bias)
+            merged = layer.qkv(self._norm(x, layer.norm))
             merged = merged.view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
             turning, value = merged[:, :, : -self.kv_heads], merged[:, :, -self.kv_heads :]
             if layer.q_norm is not None and layer.k_norm is not None:
@@ -198,7 +264,7 @@ class Decoder:
             keys[row, :, position_RT] = key
             values[row, :, position_RT] = value
             x = x + layer.out(self._attend(query, keys, values, bias, span, places_R))
-            gate, up = F.linear(self._norm(x, layer.post_norm), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+            gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, -1)
             x = x + layer.down(F.silu(gate) * up)
         return x  # type: ignore[no-any-return]
 

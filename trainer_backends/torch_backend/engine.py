@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...errors import InvalidRequest
 from ..algorithms.thinking import Control
-from .decoder import Decoder
+from .decoding import make_decoder
 from .sampling import Drawn, Sampling, draw
 
 COPY_FROM = 8
@@ -64,7 +64,7 @@ class Engine:
     """Generates replies with one model.
 
     Args:
-        model: see :class:`Decoder`.
+        model: any causal language model of transformers, also with LoRA.
         stop: ids of tokens that end a reply.
         slots: replies generated at a time.
         places: rows of the cache; those beyond ``slots`` keep earlier turns.
@@ -83,7 +83,7 @@ class Engine:
         self.stop = frozenset(stop)
         self.control = control
         self.slots = slots
-        self.decoder = Decoder(model, max(places or 2 * slots, slots))
+        self.decoder = make_decoder(model, max(places or 2 * slots, slots))
         self.waiting: deque[Request] = deque()
         self.active: list[Request] = []
         """The requests in the first places, in their order."""

@@ -1,0 +1,70 @@
+"""What the engine needs of a decoder, and which one a model gets."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .decoder import Decoder, supported
+from .generic_decoder import GenericDecoder
+
+
+class Decoding(Protocol):
+    """The forward pass of one model over rows of tokens, each in a place of its own.
+
+    Attributes:
+        places: number of rows.
+        limit: tokens a row can hold.
+        lengths: tokens of each row, shape (places,); lowering one forgets the row's last tokens.
+    """
+
+    places: int
+    limit: int
+    lengths: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        ...
+
+    def reserve(self, length: int) -> None:
+        """Make room for rows of ``length`` tokens.
+
+        Raises:
+            InvalidRequest: the model does not take so many.
+        """
+        ...
+
+    def swap(self, first: int, second: int) -> None:
+        """Exchange two places."""
+        ...
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give ``target`` the first ``length`` tokens of ``source``."""
+        ...
+
+    def extend(self, ids_RT: Tensor, places_R: Tensor, counts_R: Tensor) -> Tensor:
+        """Append tokens to some rows; return the logits after the last token of each, shape (R, V), float32.
+
+        Args:
+            ids_RT: token ids, padded on the right.
+            places_R: the rows' places.
+            counts_R: tokens of each row, at least 1.
+        """
+        ...
+
+    def step(self, ids_B: Tensor) -> Tensor:
+        """Append one token to each of the first B places; return the logits after it, shape (B, V), float32."""
+        ...
+
+
+def make_decoder(model: Any, places: int) -> Decoding:
+    """Return the fast decoder where it knows the model's family, the generic one elsewhere."""
+    return Decoder(model, places) if supported(model) else GenericDecoder(model, places)
