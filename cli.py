@@ -31,7 +31,7 @@ COMMANDS = {
     "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
     "train": Command(".trainer_backends.torch_backend.command", "train a policy by a recipe"),
-    "policy": Command(".trainer_backends.torch_backend.policy_command", "make a policy small enough to train on a CPU"),
+    "policy": Command(".trainer_backends.torch_backend.policy_command", "make a small policy, or export a trained one"),
     "report": Command(".trainer_backends.watching.report", "write the report of a training run, also while it goes on"),
     "compare": Command(".trainer_backends.watching.compare", "compare training runs: a table, and figures"),
     "data": Command(".envs.datasets.command", "list, add, fetch or remove the worlds' data sets"),

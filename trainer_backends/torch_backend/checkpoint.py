@@ -2,7 +2,7 @@
 
 A checkpoint is a folder ``step-000120`` that is written under another name, flushed to the disk and then renamed. It is
 a plain Hugging Face folder (weights, tokenizer) with the trainer's state beside them, so that it can be evaluated,
-served and trained on as it stands.
+served and trained on as it stands. With LoRA the weights are the adapters', as peft saves them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def save(
         draft.mkdir(parents=True)
         # Clones: the decoder lays weights out as views of one another's storage, which the format refuses.
         weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        model.save_pretrained(draft, state_dict=weights)
+        # Adapters are saved without the model that they change, which stays where it is.
+        options = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+        model.save_pretrained(draft, state_dict=weights, **options)
         tokenizer.save_pretrained(draft)
         torch.save(tensors, draft / TENSORS)
         (draft / STATE).write_text(json.dumps({"step": step, **state}, indent=1))

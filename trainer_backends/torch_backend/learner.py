@@ -20,7 +20,7 @@ from ..algorithms.tensors import masked_mean
 from ..algorithms.value_loss import value_loss
 from ..recipes import Recipe
 from .batch import Sample, micro_batches
-from .decoder import supported
+from .decoder import base_of, supported
 
 
 class Diverged(TurngymError):
@@ -120,8 +120,9 @@ class Learner:
     def _states(self, model: Any, ids: Tensor, mask: Tensor, row: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
         """Return hidden states and logits at some places; only there are logits computed."""
         if supported(model):
-            hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[row, place]
-            return hidden, model.lm_head(hidden)
+            base = base_of(model)
+            hidden = base.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[row, place]
+            return hidden, base.lm_head(hidden)
         # Other families may do something to their logits that only their own forward knows.
         out = model(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=self.head is not None)
         hidden = out.hidden_states[-1][row, place] if self.head is not None else out.logits[row, place]

@@ -1,4 +1,4 @@
-"""``turngym policy new``: make a policy small enough to train on a CPU."""
+"""``turngym policy``: make a policy small enough to train on a CPU, or a plain folder of a trained one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--episodes", type=int, default=200, metavar="N", help="episodes the words come from (%(default)s)"
     )
     new.add_argument("--seed", type=int, default=0, help="seed of the weights (%(default)s)")
+    out = actions.add_parser("export", help="write a trained policy as a plain Hugging Face folder, LoRA merged")
+    out.add_argument("policy", metavar="DIR", help="folder of a run, of one of its checkpoints, or of any policy")
+    out.add_argument("--out", required=True, metavar="DIR", help="the folder to make")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the policy."""
+    """Make the folder."""
+    if args.action == "export":
+        from .loading import export
+
+        export(args.policy, Path(args.out))
+        print(f"{args.out}: {args.policy} as a plain Hugging Face folder.")
+        return 0
+    return _new(args)
+
+
+def _new(args: argparse.Namespace) -> int:
     from .new_policy import new_policy
 
     made = new_policy(

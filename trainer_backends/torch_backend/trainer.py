@@ -34,6 +34,7 @@ from .batch import Sample, rows_of, samples_of
 from .collect import Forest, Group, chains, tree
 from .engine import Engine
 from .learner import Diverged, Learner
+from .loading import load_model
 from .policy import TorchPolicy
 from .sampling import Sampling
 
@@ -43,34 +44,6 @@ SMALL = 20_000_000
 """Parameters below which a model runs on one thread of the CPU."""
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
-
-
-def load_model(path: str, recipe: Recipe, device: str) -> tuple[Any, Any]:
-    """Return (model, tokenizer) of a Hugging Face folder or hub name, with LoRA where the recipe says so.
-
-    Raises:
-        InvalidRequest: there is no such model, or it has no chat template.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        dtype = torch.float32 if device == "cpu" else getattr(torch, recipe.model.dtype)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-        model = model.to(device)
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"No model at {path!r}: {str(error)[:300]}", hint="Name a Hugging Face folder.") from error
-    if tokenizer.chat_template is None:
-        raise InvalidRequest(f"The tokenizer of {path} has no chat template.", hint="Use an instruction-tuned model.")
-    if recipe.model.lora is not None:
-        from peft import LoraConfig, get_peft_model
-
-        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **recipe.model.lora))
-    if recipe.model.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    return model, tokenizer
 
 
 class Trainer:
@@ -115,7 +88,7 @@ class Trainer:
         path = str(last) if last is not None else model or recipe.model.path
         if not path:
             raise InvalidRequest("No model was named.", hint="Pass --model DIR, or set model.path in the recipe.")
-        self.model, self.tokenizer = load_model(path, recipe, device)
+        self.model, self.tokenizer = load_model(path, device, recipe.model, seed=recipe.run.seed)
         if device == "cpu" and sum(each.numel() for each in self.model.parameters()) < SMALL:
             torch.set_num_threads(1)  # several threads make small products slower
         self.reference = self._reference(model or recipe.model.path) if recipe.kl.coefficient else None
@@ -141,7 +114,7 @@ class Trainer:
     def _reference(self, path: str) -> Any:
         reference = copy.deepcopy(self.model) if not (self.out / "checkpoints").exists() else None
         if reference is None:
-            reference, _ = load_model(path, self.recipe, str(self.learner.device))
+            reference, _ = load_model(path, str(self.model.device), self.recipe.model, seed=self.recipe.run.seed)
         return reference.requires_grad_(False).eval()
 
     def _policy(self) -> TorchPolicy:
