@@ -73,6 +73,7 @@ class Process(asyncio.Protocol):
         self._answered = answered
         self._ended = ended
         self._gone = False
+        self._lost = False
         self._transport: asyncio.Transport | None = None
         self._setup = setup
         self._errors: asyncio.ReadTransport | None = None
@@ -108,7 +109,11 @@ class Process(asyncio.Protocol):
     async def _connect(self, channel: socket.socket, errors: int) -> None:
         pipe = os.fdopen(errors, "rb", buffering=0)
         self._errors, _ = await self._loop.connect_read_pipe(lambda: _Errors(self), pipe)
-        await self._loop.create_unix_connection(lambda: self, sock=channel)
+        try:
+            await self._loop.create_unix_connection(lambda: self, sock=channel)
+        finally:
+            if self._lost:  # before uvloop tied the socket to its transport, which has closed the descriptor
+                channel.detach()
 
     @property
     def pid(self) -> int:
@@ -202,6 +207,7 @@ class Process(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end."""
+        self._lost = True
         self._gone_now()
 
 

@@ -32,8 +32,8 @@ TITLES = {
     "webshop": "WebShop in process, in processor time; the start on the clock",
     "webshop_policies": "What simple policies reach in WebShop, test split",
     "alfworld": "ALFWorld in process, in processor time; the stock engine on games just played",
-    "scienceworld": "ScienceWorld beside its stock package, the same actions in turns, by the clock and processor time",
-    "scienceworld_sessions": "Java's memory per ScienceWorld session that has played, and time until one is ready",
+    "scienceworld": "ScienceWorld beside its stock package, the same actions; start: until the first observation",
+    "scienceworld_sessions": "Java's memory per ScienceWorld session that has played",
 }
 
 

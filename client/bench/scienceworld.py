@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...envs.scienceworld.jvm import check_installed
 from ...envs.scienceworld.simulation import Pool, Simulation, Start, gold_path
@@ -39,7 +39,7 @@ def steps() -> list[Row]:
         }
         names = list(players)
         for _ in range(WARM):
-            told = {name: [texts for texts, _ in play()] for name, (_, play) in players.items()}
+            told = {name: [each.texts for each in play()] for name, (_, play) in players.items()}
         if told[names[0]] != told[names[1]]:
             raise RuntimeError("the transcripts differ from the stock package's")
         rounds = [{name: _rates(play()) for name, (_, play) in players.items()} for _ in range(ROUNDS)]
@@ -50,29 +50,27 @@ def steps() -> list[Row]:
         for kind in ("s", "cpu_s"):
             row[f"steps_per_{kind}"] = statistics.median(each[name][kind] for each in rounds)
             row[f"to_stock_per_{kind}"] = statistics.median(each[name][kind] / each[names[0]][kind] for each in rounds)
+        row["start_ms"] = statistics.median(each[name]["start_ms"] for each in rounds)
         rows.append(row)
     return rows
 
 
 def sessions(counts: tuple[int, ...] = (8, 32), stock: int = 8) -> list[Row]:
-    """Return the Java machines' memory per session that has played, and the time until a session is ready."""
+    """Return the Java machines' memory per session that has played."""
     check_installed()
-    rows: list[Row] = []
     with _stock(stock) as wrappers:
         for wrapper in wrappers:
             _stock_play(wrapper, wrapper._gateway.java_process.pid, _STARTS[0], ("look around",) * 10)
         used = sum(_pss_mb(wrapper._gateway.java_process.pid) for wrapper in wrappers)
-        rows.append({"environment": "stock", "sessions": stock, "machines": stock, "mb_a_session": used / stock})
+        row: Row = {"environment": "stock", "sessions": stock, "machines": stock, "mb_a_session": used / stock}
+        rows = [row | {"share_of_stock": 1.0}]
     base = rows[0]["mb_a_session"]
     for count in counts:
         pool = Pool(machines=os.cpu_count() or 1, seats=32, limit=60)
-        alive, ready, cpu = [], [], []
+        alive = []
         for number in range(count):
             simulation = Simulation(_STARTS[number % len(_STARTS)]._replace(variation=number % 14), pool)
-            begun, used = time.perf_counter(), _cpu(pool)
             simulation.reset()
-            ready.append(1e3 * (time.perf_counter() - begun))
-            cpu.append(1e3 * (_cpu(pool) - used))
             for _ in range(10):
                 simulation.act("look around")
             alive.append(simulation)
@@ -84,8 +82,6 @@ def sessions(counts: tuple[int, ...] = (8, 32), stock: int = 8) -> list[Row]:
                 "machines": len(pool.jvms),
                 "mb_a_session": used / count,
                 "share_of_stock": used / count / base,
-                "ready_ms_median": statistics.median(ready[count // 2 :]),
-                "ready_cpu_ms_mean": statistics.mean(cpu[count // 2 :]),
             }
         )
         pool.close()
@@ -116,34 +112,46 @@ def _ended() -> None:
     """Stand in for what the wrapper's destructor calls, which complains where the machine has ended already."""
 
 
-Played = tuple[list[Any], list[tuple[float, float]]]
-"""What was said, and the seconds and processor seconds of every step."""
+class Played(NamedTuple):
+    """One run.
+
+    Attributes:
+        texts: what was said.
+        start_s: seconds until the first observation.
+        laps: seconds and processor seconds of every step.
+    """
+
+    texts: list[Any]
+    start_s: float
+    laps: list[tuple[float, float]]
 
 
 def _stock_play(wrapper: Any, java: int, start: Start, path: tuple[str, ...]) -> Played:
+    begun = time.perf_counter()
     wrapper.load(start.task, start.variation, start.simplifications)
     texts: list[Any] = [wrapper.reset()[0]]
-    clock = _Clock(java)
+    clock, ready = _Clock(java), time.perf_counter() - begun
     for action in path:
         text, _, done, info = wrapper.step(action)
         clock.lap()
         texts.append((text, info["score"], info["look"], info["inv"], info["valid"]))
         if done:
             break
-    return texts, clock.laps
+    return Played(texts, ready, clock.laps)
 
 
 def _play(java: int, pool: Pool, start: Start, path: tuple[str, ...]) -> Played:
+    begun = time.perf_counter()
     simulation = Simulation(start, pool)
     texts: list[Any] = [simulation.reset().observation]
-    clock = _Clock(java)
+    clock, ready = _Clock(java), time.perf_counter() - begun
     for action in path:
         answer = simulation.act(action)
         clock.lap()
         texts.append((answer.observation, answer.points, answer.look, answer.inventory, list(answer.valid)))
         if answer.completed:
             break
-    return texts, clock.laps
+    return Played(texts, ready, clock.laps)
 
 
 class _Clock:
@@ -165,12 +173,12 @@ class _Clock:
 
 
 def _rates(played: list[Played]) -> dict[str, float]:
-    laps = [lap for _, laps in played for lap in laps]
-    return {"s": len(laps) / sum(each for each, _ in laps), "cpu_s": len(laps) / sum(each for _, each in laps)}
-
-
-def _cpu(pool: Pool) -> float:
-    return time.process_time() + sum(cpu_seconds(jvm.process.pid) for jvm in pool.jvms)
+    laps = [lap for each in played for lap in each.laps]
+    return {
+        "s": len(laps) / sum(each for each, _ in laps),
+        "cpu_s": len(laps) / sum(each for _, each in laps),
+        "start_ms": 1e3 * statistics.median(each.start_s for each in played),
+    }
 
 
 def _pss_mb(pid: int) -> float:
