@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import msgspec
 import torch
@@ -18,6 +17,7 @@ from ...records import Episode
 from ..algorithms.parts import Part
 from ..algorithms.step_entropy import of_entropies, turn_entropy
 from ..algorithms.tree import Node, Plan, name_of
+from ..backend import Grown
 from .policy import TorchPolicy
 
 
@@ -61,21 +61,7 @@ async def chains(
         yield episode
 
 
-class Forest(msgspec.Struct):
-    """The tree of a group and the episodes of its leaves.
-
-    Attributes:
-        plan: with the tree.
-        episodes: one for every leaf, breadth first.
-        leaves: number of each one's leaf.
-    """
-
-    plan: Any
-    episodes: list[Episode]
-    leaves: list[int]
-
-
-async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int) -> Forest:
+async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int) -> Grown:
     """Grow the tree of one task.
 
     Every node keeps the environment in its state, so that more turns can be sampled there; a turn is played on a fork
@@ -92,7 +78,7 @@ async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vo
         finally:
             await grower.close()
     leaves = plan.tree.leaves()
-    return Forest(plan, [leaf.turn.episode for leaf in leaves], [leaf.number for leaf in leaves])
+    return Grown(plan, [leaf.turn.episode for leaf in leaves], [leaf.number for leaf in leaves])
 
 
 class _Grower:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...client.policies.base import BasePolicy, Context
@@ -61,41 +62,45 @@ class TorchPolicy(BasePolicy):
             self.turn_control.begin(id(context))
         discarded = tokens = 0
         while True:
-            request = await self.engine.generate(prompt, self.sampling, rng)
-            tokens += len(request.ids)
-            if self.turn_control is None or not self._again(context, request):
+            completion = await self.generate(prompt, rng)
+            ids = completion.token_ids or []
+            tokens += len(ids)
+            if self.turn_control is None or not self._again(context, completion):
                 break
             discarded += 1
-        completion = self._completion(prompt, request)
         if discarded:
-            completion.info |= {"discarded": discarded, "discarded_tokens": tokens - len(request.ids)}
-        context.memory["ids"] = [*prompt, *request.ids]
+            completion.info |= {"discarded": discarded, "discarded_tokens": tokens - len(ids)}
+        context.memory["ids"] = [*prompt, *ids]
         context.memory["messages"] = [*context.messages, Message(role="assistant", content=completion.text)]
         return completion
 
-    def _again(self, context: Context, request: Request) -> bool:
-        control = self.turn_control
-        if request.scores is None:
-            return bool(control.decide(id(context), None, len(request.ids)))
-        scores = torch.tensor([request.scores], dtype=torch.float64)
-        drawn = torch.tensor([[not forced for forced in request.forced or [False] * len(request.ids)]])
+    def _again(self, context: Context, completion: Completion) -> bool:
+        control, tokens = self.turn_control, len(completion.token_ids or ())
+        if completion.certainty is None:
+            return bool(control.decide(id(context), None, tokens))
+        scores = torch.tensor([completion.certainty], dtype=torch.float64)
+        drawn = torch.tensor([[not forced for forced in completion.forced or [False] * tokens]])
         phi = float(control.config.phi(scores, drawn))
-        return bool(control.decide(id(context), phi, len(request.ids)))
+        return bool(control.decide(id(context), phi, tokens))
 
-    def _completion(self, prompt: list[int], request: Request) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], rng: np.random.Generator) -> Completion:
+        """Return one reply to a prompt; see :class:`~turngym.trainer_backends.backend.TrainerBackend`."""
+        return self._completion(await self.engine.generate(prompt_ids, self.sampling, rng))
+
+    def _completion(self, request: Request) -> Completion:
         shown = request.ids[:-1] if request.stopped == "stop" else request.ids
         text = self.tokenizer.decode(shown, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         forced = request.forced if request.forced is not None and any(request.forced) else None
         return Completion(
             text,
-            prompt_ids=prompt,
+            prompt_ids=list(request.prompt),
             token_ids=request.ids,
             logprobs=request.logprobs,
             entropies=request.entropies,
             certainty=request.scores,
             forced=forced,
             finish_reason=request.stopped,
-            prompt_tokens=len(prompt),
+            prompt_tokens=len(request.prompt),
             completion_tokens=len(request.ids),
             policy_version=self.version,
             info={"interventions": list(request.causes)} if request.causes else {},

@@ -23,15 +23,16 @@ from ...envs.core import stable_rng
 from ...envs.presets import load_preset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
-from ...records import Episode, EpisodeWriter, read_episodes
+from ...records import Completion, Episode, EpisodeWriter, read_episodes
 from ..algorithms.forest import Forest as Flat
 from ..algorithms.forest import prefix_weights
 from ..algorithms.outcomes import Outcomes
 from ..algorithms.rows import Rows
+from ..backend import Experience, Grown, TrainerBackend
 from ..recipes import Recipe
 from . import checkpoint, start
 from .batch import Sample, rows_of, samples_of
-from .collect import Forest, Group, chains, tree
+from .collect import Group, chains, tree
 from .engine import Engine
 from .learner import Diverged, Learner
 from .loading import load_model
@@ -46,8 +47,8 @@ WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
 
 
-class Trainer:
-    """One training run in one folder.
+class Trainer(TrainerBackend):
+    """One training run in one folder: a backend in this process, and the loop around it.
 
     Args:
         recipe: method, environment and numbers.
@@ -153,6 +154,7 @@ class Trainer:
             self.learner.head.load_state_dict(tensors["head"])
         self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
         self.learner.updates = state["updates"]
+        self.policy.version = self.step
         self._forget_later()
         self.report("resumed", {"step": self.step})
 
@@ -262,25 +264,20 @@ class Trainer:
     async def _train_step(self, source: Source, size: int) -> None:
         clock = _Clock()
         groups = self._groups(size)
-        self.policy.version = self.step
         self.policy.seed = int(stable_rng("step", self.recipe.run.seed, self.step).integers(2**53))
         control = self.method.turn_control
         self.policy.turn_control = None if control is None else control()
         engine = self.policy.engine
         before = (engine.generated, engine.prefilled)
-        episodes, forests = await self._collect(source, groups)
+        experience = await self._collect(source, groups)
         clock.lap("rollout_seconds")
-        metrics = self._measures(episodes)
+        metrics = self._measures(experience.episodes)
         metrics |= {
             "sampled_tokens": float(engine.generated - before[0]),
             "prompt_tokens": float(engine.prefilled - before[1]),
         }
-        metrics |= self._learn(episodes, forests, clock)
-        # Keys and values of the old weights are of no use any more.
-        engine.reset()
-        self._file(episodes)
-        self.step += 1
-        metrics |= clock.laps
+        metrics |= clock.laps | self.update(experience)
+        self._file(experience.episodes)
         metrics["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         self._log("train", metrics)
 
@@ -298,18 +295,18 @@ class Trainer:
             )
         return groups
 
-    async def _collect(self, source: Source, groups: list[Group]) -> tuple[list[Episode], list[Forest]]:
+    async def _collect(self, source: Source, groups: list[Group]) -> Experience:
         rollout_part = self.method.rollout
         # A step that was cut off left its finished episodes here; they were played by these very weights.
         part_file = self._part_file()
         writer = EpisodeWriter(part_file)
         try:
             if rollout_part.id == "chains":
-                return await self._chains(source, groups, writer, part_file), []
+                return Experience(await self._chains(source, groups, writer, part_file))
             vocabulary = int(self.model.config.vocab_size)
             grown = [tree(self.policy, group, rollout_part, source, vocabulary) for group in groups]
-            forests = list(await asyncio.gather(*grown))
-            return [episode for forest in forests for episode in forest.episodes], forests
+            trees = list(await asyncio.gather(*grown))
+            return Experience([episode for each in trees for episode in each.episodes], trees)
         finally:
             writer.close()
 
@@ -332,9 +329,45 @@ class Trainer:
             self.report("waiting", {"episodes": float(lost)})
             await asyncio.sleep(WAIT_S)
 
-    def _learn(self, episodes: list[Episode], forests: list[Forest], clock: _Clock) -> Metrics:
+    @property
+    def policy_version(self) -> int:
+        """Training steps done."""
+        return self.step
+
+    async def generate(self, prompt_ids: Sequence[int], rng: np.random.Generator) -> Completion:
+        """Return one reply; see :class:`~turngym.trainer_backends.backend.TrainerBackend`."""
+        return await self.policy.generate(prompt_ids, rng)
+
+    def update(self, experience: Experience) -> Metrics:
+        """Filter, assign credit, take the optimizer's steps; return the metrics, with the seconds of each part.
+
+        Raises:
+            Diverged: the loss is no finite number; the weights are as before, and the batch is saved.
+        """
+        clock = _Clock()
+        metrics = self._learn(experience, clock)
+        # Keys and values of the old weights are of no use any more.
+        self.policy.engine.reset()
+        self.step += 1
+        self.policy.version = self.step
+        return metrics | clock.laps
+
+    def load(self, path: Path) -> None:
+        """Go back to a checkpoint of this run: weights, optimizer, counters; records of later steps are dropped.
+
+        Raises:
+            InvalidRequest: there is no model.
+            RecordError: it is damaged.
+        """
+        table, seed = self.recipe.model, self.recipe.run.seed
+        saved, _ = load_model(str(path), str(self.model.device), table, seed=seed)
+        self.model.load_state_dict(saved.state_dict())
+        self.policy.engine.reset()
+        self._restore(path)
+
+    def _learn(self, experience: Experience, clock: _Clock) -> Metrics:
         recipe, method = self.recipe, self.method
-        played = [each for each in episodes if each.status in ("terminated", "truncated")]
+        played = [each for each in experience.episodes if each.status in ("terminated", "truncated")]
         if not played:
             return {"trained_rows": 0.0}
         if self.group_hooks:
@@ -344,7 +377,7 @@ class Trainer:
             keep &= part(Outcomes.of(played))
         chosen = [episode for episode, kept in zip(played, keep.tolist(), strict=True) if kept]
         metrics = {"kept_share": float(keep.float().mean())}
-        samples, extra = self._samples(chosen, forests)
+        samples, extra = self._samples(chosen, experience.trees)
         if not samples:
             return {**metrics, "trained_rows": 0.0}
         rows = replace(rows_of(samples), **extra)
@@ -370,13 +403,13 @@ class Trainer:
         metrics |= {"updates": float(len(steps)), "trained_rows": float(len(samples))}
         return metrics
 
-    def _samples(self, episodes: list[Episode], forests: list[Forest]) -> tuple[list[Sample], dict[str, Any]]:
+    def _samples(self, episodes: list[Episode], trees: list[Grown]) -> tuple[list[Sample], dict[str, Any]]:
         """Return the training rows, and what else their tensors need."""
         kind = self.recipe.sampling.rows
-        if not forests:
+        if not trees:
             return [sample for episode in episodes for sample in samples_of(episode, kind)], {}
-        flat = Flat.of([forest.plan.tree for forest in forests])
-        samples = list(_with_nodes(episodes, forests, kind))
+        flat = Flat.of([grown.plan.tree for grown in trees])
+        samples = list(_with_nodes(episodes, trees, kind))
         if "tree" not in getattr(self.method.credit.module, "REQUIRES", ()):
             # One row a leaf, as the methods on chains have it; the nodes tell which parts are shared.
             return samples, {"segment_ids_BT": _nodes(samples)}
@@ -489,14 +522,12 @@ class Trainer:
                 await asyncio.sleep(WAIT_S)
 
 
-def _with_nodes(
-    episodes: list[Episode], forests: list[Forest], kind: Literal["turn", "trajectory"]
-) -> Iterator[Sample]:
+def _with_nodes(episodes: list[Episode], trees: list[Grown], kind: Literal["turn", "trajectory"]) -> Iterator[Sample]:
     """Yield the rows of the leaves' episodes, every token with the number of its node over all trees."""
     chosen, start = {id(episode) for episode in episodes}, 0
-    for forest in forests:
-        tree = forest.plan.tree
-        for episode, leaf in zip(forest.episodes, forest.leaves, strict=True):
+    for grown in trees:
+        tree = grown.plan.tree
+        for episode, leaf in zip(grown.episodes, grown.leaves, strict=True):
             if id(episode) in chosen:
                 branch = tree.branch(tree.nodes[leaf])
                 for sample in samples_of(episode, kind):
