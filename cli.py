@@ -18,17 +18,23 @@ class Command(NamedTuple):
     Attributes:
         module: module relative to the package, with ``add_arguments(parser)`` and ``run(args) -> int``.
         summary: one line for the help.
+        also: a module that is imported with it, for what it registers.
     """
 
     module: str
     summary: str
+    also: str = ""
 
 
 COMMANDS = {
     "envs": Command(".envs.command", "list the environments, or describe one"),
     "serve": Command(".server.command", "start the hub"),
     "play": Command(".client.play", "play an environment in the terminal"),
-    "eval": Command(".client.evaluation.command", "evaluate policies and hosted models"),
+    "eval": Command(
+        ".client.evaluation.command",
+        "evaluate policies, trained ones too, and hosted models",
+        also=".trainer_backends.torch_backend.folder_policy",
+    ),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
     "train": Command(".trainer_backends.torch_backend.command", "train a policy by a recipe"),
     "policy": Command(".trainer_backends.torch_backend.policy_command", "make a small policy, or export a trained one"),
@@ -57,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sub = commands.add_parser(key, help=command.summary, description=command.summary)
             if key == name:
                 # A command whose packages are missing says so when it is imported.
+                if command.also:
+                    importlib.import_module(command.also, __package__)
                 module = importlib.import_module(command.module, __package__)
                 module.add_arguments(sub)
                 sub.set_defaults(run=module.run)

@@ -46,12 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--turn", action="append", metavar="KEY=VALUE", help="a setting of the turn level")
     what.add_argument("--config", action="append", metavar="KEY=VALUE", help="a setting of every environment")
     who = parser.add_argument_group("who plays")
-    who.add_argument("--policy", action="append", metavar="A,B", help=f"{', '.join(KINDS[:3])}, or your module:Class")
+    who.add_argument("--policy", action="append", metavar="A,B", help=f"{', '.join(KINDS[:3])}, DIR, or module:Class")
     who.add_argument("--replay", action="append", metavar="FILE", help="play the episodes of a records file again")
     who.add_argument("--model", action="append", metavar="NAME", help="a hosted model; may be repeated")
     who.add_argument("--base-url", action="append", metavar="URL", help="its server: one for all, or one per --model")
+    who.add_argument(
+        "--device", metavar="NAME", help="where a DIR's policy runs: cpu or cuda (default: where there is)"
+    )
     who.add_argument("--api-key-env", metavar="NAME", help=f"environment variable of the API key ({DEFAULT_KEY})")
-    who.add_argument("--temperature", type=float, metavar="T", help="0 is greedy (default: the server's)")
+    who.add_argument(
+        "--temperature", type=float, metavar="T", help="0 is greedy (default: the server's, or a DIR's own)"
+    )
     who.add_argument("--top-p", type=float, metavar="P", help="nucleus (default: the server's)")
     who.add_argument("--top-k", type=int, metavar="K", help="most likely tokens (default: the server's)")
     who.add_argument("--max-tokens", type=int, metavar="N", help="longest reply, 0 for no limit (default: 1024)")
@@ -85,6 +90,7 @@ _EPILOG = """\
 examples:
   turngym eval --env sokoban --policy expert --episodes 256
   turngym eval --env sokoban,frozen-lake --model NAME --base-url http://127.0.0.1:8000/v1 --concurrency 32 --pass-k 5
+  turngym eval --env compact-sokoban --policy runs/mine,expert --temperature 0.4 --max-tokens 48
   turngym eval --preset ragen --model NAME --base-url http://127.0.0.1:8000/v1
 
 The same command resumes an interrupted run: finished episodes are kept, failed ones are played again.
@@ -208,7 +214,8 @@ def _sampling(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _policies(args: argparse.Namespace) -> list[Any]:
-    policies: list[Any] = list(_listed(args.policy))
+    names = _listed(args.policy)
+    policies: list[Any] = [{"kind": name, "device": args.device} for name in names] if args.device else [*names]
     for number, file in enumerate(args.replay or []):
         policies.append({"kind": "replay", "file": file, "name": "replay" if number == 0 else f"replay-{number + 1}"})
     models, urls = args.model or [], args.base_url or []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from ..policies import (
     RandomPolicy,
     ReplayPolicy,
     Sampling,
+    folders,
 )
 from ..policies.hosted import DEFAULT_KEY
 from ..rollout import Job
@@ -32,12 +34,14 @@ from ..sources import Source, Wanted
 from .layouts import Layout, check_layouts
 
 ALL = "all"
-KINDS = ("random", "expert", "human", "replay", "model")
+KINDS = ("random", "expert", "human", "replay", "model", "folder")
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Spread = Literal["even", "first", "random"]
 # What may change between the start of a run and its resumption: where things run, not what is measured.
 NOT_IDENTITY = ("summary", "left_out", "tables")
-NOT_IDENTITY_OF_POLICY = ("base_url", "api_key_env", "price_input", "price_output")
+NOT_IDENTITY_OF_POLICY = ("base_url", "api_key_env", "price_input", "price_output", "device")
+SAMPLED = ("model", "folder")
+"""Kinds that sampling settings are for."""
 
 
 class EvalEnv(EnvPreset, omit_defaults=True, forbid_unknown_fields=True):
@@ -54,11 +58,12 @@ class PolicySpec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     """One policy of a plan.
 
     Attributes:
-        kind: "random", "expert", "human", "replay", "model", or "module:Class" for a policy of your own, which is
-            called without arguments.
-        name: name in tables and reports; by default the kind, or the model's name.
+        kind: "random", "expert", "human", "replay", "model", "folder", or "module:Class" for a policy of your own,
+            which is called without arguments.
+        name: name in tables and reports; by default the kind, or the model's or folder's name.
         seed: seed of a random policy.
-        file: records file of a replay.
+        file: records file of a replay, or a folder of weights or of a training run.
+        device: where a folder's policy runs: "cpu", "cuda" or "" for whichever there is.
         player: whose episodes of that file are replayed.
         model: name of a hosted model.
         base_url: its server.
@@ -81,9 +86,10 @@ class PolicySpec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     prefix: str = ""
     price_input: float | None = None
     price_output: float | None = None
+    device: str = ""
 
     def build(self, *, concurrency: int = 32, retries: int = 5, timeout: float = 600.0) -> Policy:
-        """Make the policy; the arguments are those of a hosted model.
+        """Make the policy; the arguments are those of a model.
 
         Raises:
             InvalidRequest: something is missing, or there is no such kind or class.
@@ -100,6 +106,14 @@ class PolicySpec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
             return ReplayPolicy(self.file, name=self.name, player=self.player)
         if self.kind == "model":
             return self._hosted(concurrency, retries, timeout)
+        if self.kind == "folder":
+            return folders.loader().load(
+                self.file,
+                name=self.name,
+                sampling=self.sampling or Sampling(),
+                device=self.device,
+                concurrency=concurrency,
+            )
         return self._own()
 
     def _hosted(self, concurrency: int, retries: int, timeout: float) -> HostedPolicy:
@@ -123,7 +137,8 @@ class PolicySpec(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
         module, _, cls = self.kind.partition(":")
         if not cls:
             raise InvalidRequest(
-                f"No policy {self.kind!r:.60}.", hint=nearest(self.kind, KINDS) + ' Or your own: "module:Class".'
+                f"No policy {self.kind!r:.60}.",
+                hint=nearest(self.kind, KINDS) + ' Or your own: "module:Class", or the folder of a trained one.',
             )
         try:
             policy: Policy = getattr(importlib.import_module(module), cls)()
@@ -151,7 +166,7 @@ class EvalPlan(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
         level: "turn" (prompts and completions) or "text" (bare actions).
         config: arguments for every environment, over the preset's own.
         turn: arguments of ``TurnEnv`` for every environment, over the preset's own.
-        sampling: sampling settings of every hosted model.
+        sampling: sampling settings of every model.
         keep_prompts: keep the prompt of every turn in the records and not only of the first.
         tables: tables to print beside the common one.
     """
@@ -267,8 +282,8 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
         names = [name for name in await source.envs() if name not in left_out] if item == ALL else [item]
         envs += [await _environment(name, plan, source) for name in names]
     policies = [_policy(item, plan) for item in plan.policies]
-    if plan.level == "text" and any(policy.kind == "model" for policy in policies):
-        raise InvalidRequest("A hosted model needs prompts, which the text level has not.", hint="Use the turn level.")
+    if plan.level == "text" and any(policy.kind in SAMPLED for policy in policies):
+        raise InvalidRequest("A model needs prompts, which the text level has not.", hint="Use the turn level.")
     check_layouts(plan.tables)
     _unique("environment", [env.name for env in envs])
     _unique("policy", [policy.name for policy in policies])
@@ -327,9 +342,15 @@ def _check_hooks(turn: dict[str, Any], pass_k: int) -> None:
 
 
 def _policy(item: str | PolicySpec, plan: EvalPlan) -> PolicySpec:
-    spec = PolicySpec(item) if isinstance(item, str) else item
+    spec = item if isinstance(item, PolicySpec) else PolicySpec(item)
+    if spec.kind not in KINDS and folders.is_path(spec.kind):
+        spec = msgspec.structs.replace(spec, kind="folder", file=spec.kind)
+    if spec.kind == "folder":
+        # A run that goes on has another newest checkpoint tomorrow, which is another policy.
+        file = folders.loader().locate(os.path.expanduser(spec.file))
+        spec = msgspec.structs.replace(spec, file=file, name=spec.name or folders.label(file))
     name = spec.name or spec.model or spec.kind.rpartition(":")[2]
-    sampling = (spec.sampling or plan.sampling) if spec.kind == "model" else None
+    sampling = (spec.sampling or plan.sampling) if spec.kind in SAMPLED else None
     return msgspec.structs.replace(spec, name=name, sampling=sampling)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import folders
 from .base import AsyncEnv, BasePolicy, Context, Policy
 from .expert import ExpertPolicy
 from .hosted import HostedPolicy, Sampling
@@ -20,4 +21,5 @@ __all__ = [
     "RandomPolicy",
     "ReplayPolicy",
     "Sampling",
+    "folders",
 ]

@@ -14,6 +14,8 @@ from ...errors import InvalidRequest
 from ..recipes import ModelTable
 from . import checkpoint
 
+SMALL = 20_000_000
+"""Parameters below which a model runs on one thread of the CPU."""
 ADAPTER = "adapter_config.json"
 """The file by which peft knows a folder of adapters."""
 
@@ -36,6 +38,7 @@ def load_model(
     Raises:
         InvalidRequest: there is no such model, or it has no chat template.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -47,7 +50,7 @@ def load_model(
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
         model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
         model = model.to(device)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise InvalidRequest(f"No model at {base!r}: {str(error)[:300]}", hint=_hint(path, base)) from error
     if tokenizer.chat_template is None:
         raise InvalidRequest(f"The tokenizer of {path} has no chat template.", hint="Use an instruction-tuned model.")
@@ -97,6 +100,18 @@ def _adapted(model: Any, path: str, lora: dict[str, Any] | None, seed: int) -> A
         except (TypeError, ValueError) as error:
             hint = "Its keys are those of peft's LoraConfig."
             raise InvalidRequest(f"model.lora: {str(error)[:300]}", hint=hint) from error
+
+
+def end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Return the ids of the tokens that end a reply."""
+    ids = model.generation_config.eos_token_id
+    return {tokenizer.eos_token_id, *([] if ids is None else [ids] if isinstance(ids, int) else ids)}
+
+
+def set_threads(model: Any, device: str) -> None:
+    """Run a small model on one thread of the CPU: several make small products slower."""
+    if device == "cpu" and sum(each.numel() for each in model.parameters()) < SMALL:
+        torch.set_num_threads(1)
 
 
 def policy_folder(path: str) -> str:
