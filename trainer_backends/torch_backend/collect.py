@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 import torch
 
-from ...client.policies.base import Context
+from ...client.policies.base import Context, Policy
 from ...client.rollout import Job, Player, rollout
 from ...client.sources import Source, Wanted
 from ...envs.core import SEED_LIMIT, member_seed, stable_rng
+from ...errors import Draining, ServerUnavailable
 from ...records import Episode
 from ..algorithms.parts import Part
 from ..algorithms.step_entropy import of_entropies, turn_entropy
 from ..algorithms.tree import Node, Plan, name_of
 from ..backend import Grown
 from .policy import TorchPolicy
+
+Wait = Callable[[int], Awaitable[None]]
+AWAY = (ServerUnavailable, Draining)
+"""What an environment fails with because its server is away, and not for a fault of its own."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -52,21 +57,52 @@ def jobs(group: Group, samples: int) -> list[Job]:
     ]
 
 
-async def chains(
-    policy: TorchPolicy, groups: Sequence[Group], samples: int, source: Source, concurrency: int, done: set[str]
+async def played_through(
+    policy: Policy, wanted: Iterable[Job], source: Source, concurrency: int, wait: Wait, *, keep_prompts: bool = False
 ) -> AsyncIterator[Episode]:
-    """Play groups of independent episodes; yield each as it ends. Those whose ids are in ``done`` are left out."""
-    wanted = (job for group in groups for job in jobs(group, samples) if job.id not in done)
-    async for episode in rollout(policy, wanted, source=source, concurrency=concurrency):
-        yield episode
+    """Play episodes; yield each as it ends. Those that a server's absence cut off are played again, from the start.
+
+    Args:
+        policy: who plays.
+        wanted: the episodes.
+        source: where environments come from.
+        concurrency: most episodes in play at once.
+        wait: awaited while the server is away, with the number of episodes that are left.
+        keep_prompts: keep the prompt of every turn.
+    """
+    left = {job.id: job for job in wanted}
+    while left:
+        again = list(left.values())
+        async for episode in rollout(policy, again, source=source, concurrency=concurrency, keep_prompts=keep_prompts):
+            if not _cut_off(episode):
+                del left[episode.id]
+                yield episode
+        if left:
+            await wait(len(left))
 
 
-async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int) -> Grown:
-    """Grow the tree of one task.
+def _cut_off(episode: Episode) -> bool:
+    return episode.status == "failed" and (episode.error or {}).get("code") in [error.code for error in AWAY]
+
+
+async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int, wait: Wait) -> Grown:
+    """Grow the tree of one task; one that a server's absence cut off is grown again, from the root.
 
     Every node keeps the environment in its state, so that more turns can be sampled there; a turn is played on a fork
     whose noise is drawn from (group seed, path).
     """
+    while True:
+        try:
+            return await _grown(policy, group, part, source, vocabulary)
+        except AWAY:
+            await wait(1)
+        except BaseExceptionGroup as errors:
+            if errors.split(AWAY)[1] is not None:
+                raise
+            await wait(1)
+
+
+async def _grown(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int) -> Grown:
     plan: Plan = part(seed=group.seed, can_fork=True)
     async with source.lend(group.wanted) as env:
         player = Player(policy, env, _episode(policy, group))
@@ -100,10 +136,12 @@ class _Grower:
             noise = int(stable_rng("fork", self.group.seed, *node.path).integers(SEED_LIMIT))
             branch = await state.fork(noise, f"{self.group.id}.{name_of(node)}")
             await branch.player.turn(branch.context)
-        except Exception:
-            # One failed turn ends one branch; the rest of the tree goes on.
+        except Exception as error:
             if branch is not None:
                 await branch.close()
+            if isinstance(error, AWAY):
+                raise
+            # One failed turn ends one branch; the rest of the tree goes on.
             self.start(tasks, {}, self.plan.lost(node))
             return
         completion = branch.episode.turns[-1].completion
@@ -153,6 +191,7 @@ class _Branch:
     def __init__(self, player: Player, context: Context) -> None:
         self.player = player
         self.context = context
+        self._forking = asyncio.Lock()
 
     @property
     def episode(self) -> Episode:
@@ -160,7 +199,8 @@ class _Branch:
 
     async def fork(self, noise: int, episode_id: str) -> _Branch:
         """Return a copy with noise of its own, in the same state."""
-        env = await self.player.env.fork(noise)
+        async with self._forking:  # an environment does one thing at a time
+            env = await self.player.env.fork(noise)
         old, here = self.episode, self.context.turn
         episode = msgspec.structs.replace(
             old,

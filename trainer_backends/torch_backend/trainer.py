@@ -17,7 +17,7 @@ import torch
 
 from ...client.evaluation.metrics import measure, summarise
 from ...client.policies.expert import ExpertPolicy
-from ...client.rollout import Job, rollout
+from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
 from ...envs.presets import load_preset
@@ -32,7 +32,7 @@ from ..backend import Experience, Grown, TrainerBackend
 from ..recipes import Recipe
 from . import checkpoint, start
 from .batch import Sample, rows_of, samples_of
-from .collect import Group, chains, tree
+from .collect import Group, jobs, played_through, tree
 from .engine import Engine
 from .learner import Diverged, Learner
 from .loading import load_model
@@ -237,7 +237,8 @@ class Trainer(TrainerBackend):
             for place in range(min(table.episodes, size))
         ]
         player = ExpertPolicy() if table.policy == "expert" else self.policy
-        played = rollout(player, wanted, source=source, concurrency=self.recipe.sampling.slots, keep_prompts=True)
+        slots = self.recipe.sampling.slots
+        played = played_through(player, wanted, source, slots, self._wait, keep_prompts=True)
         episodes = start.kept(_in_order([episode async for episode in played]), table.threshold)
         if not episodes:
             raise InvalidRequest(
@@ -302,32 +303,19 @@ class Trainer(TrainerBackend):
         writer = EpisodeWriter(part_file)
         try:
             if rollout_part.id == "chains":
-                return Experience(await self._chains(source, groups, writer, part_file))
+                episodes = {episode.id: episode for episode in read_episodes(part_file)}
+                samples, slots = rollout_part.config.samples, self.recipe.sampling.slots
+                missing = [job for group in groups for job in jobs(group, samples) if job.id not in episodes]
+                async for episode in played_through(self.policy, missing, source, slots, self._wait):
+                    writer.write(episode)
+                    episodes[episode.id] = episode
+                return Experience(_in_order(list(episodes.values())))
             vocabulary = int(self.model.config.vocab_size)
-            grown = [tree(self.policy, group, rollout_part, source, vocabulary) for group in groups]
+            grown = [tree(self.policy, group, rollout_part, source, vocabulary, self._wait) for group in groups]
             trees = list(await asyncio.gather(*grown))
             return Experience([episode for each in trees for episode in each.episodes], trees)
         finally:
             writer.close()
-
-    async def _chains(
-        self, source: Source, groups: list[Group], writer: EpisodeWriter, part_file: Path
-    ) -> list[Episode]:
-        """Play the groups' episodes; what an unreachable server failed is played again once it is back."""
-        samples, slots = self.method.rollout.config.samples, self.recipe.sampling.slots
-        episodes = {episode.id: episode for episode in read_episodes(part_file)}
-        while True:
-            lost = 0
-            async for episode in chains(self.policy, groups, samples, source, slots, set(episodes)):
-                if _server_down(episode):
-                    lost += 1
-                    continue
-                writer.write(episode)
-                episodes[episode.id] = episode
-            if not lost:
-                return _in_order(list(episodes.values()))
-            self.report("waiting", {"episodes": float(lost)})
-            await asyncio.sleep(WAIT_S)
 
     @property
     def policy_version(self) -> int:
@@ -487,9 +475,8 @@ class Trainer(TrainerBackend):
         policy.sampling = msgspec.structs.replace(training, temperature=run.eval_temperature, top_p=1.0, top_k=0)
         policy.seed, control, policy.turn_control = 0, policy.turn_control, None
         try:
-            episodes = [
-                episode async for episode in chains(policy, groups, 1, source, self.recipe.sampling.slots, set())
-            ]
+            wanted, slots = [job for group in groups for job in jobs(group, 1)], self.recipe.sampling.slots
+            episodes = [episode async for episode in played_through(policy, wanted, source, slots, self._wait)]
         finally:
             policy.sampling, policy.turn_control = training, control
         row = measure([summarise(episode) for episode in episodes])
@@ -518,8 +505,12 @@ class Trainer(TrainerBackend):
             try:
                 return await ask()
             except ServerUnavailable:
-                self.report("waiting", {})
-                await asyncio.sleep(WAIT_S)
+                await self._wait(0)
+
+    async def _wait(self, lost: int) -> None:
+        """Wait for a server that is away; so many episodes are to be played again."""
+        self.report("waiting", {"episodes": float(lost)})
+        await asyncio.sleep(WAIT_S)
 
 
 def _with_nodes(episodes: list[Episode], trees: list[Grown], kind: Literal["turn", "trajectory"]) -> Iterator[Sample]:
@@ -581,10 +572,6 @@ def _in_order(episodes: Sequence[Episode]) -> list[Episode]:
         return (len(head), head, int(tail) if tail.isdigit() else 0)
 
     return sorted(episodes, key=key)
-
-
-def _server_down(episode: Episode) -> bool:
-    return episode.status == "failed" and (episode.error or {}).get("code") == ServerUnavailable.code
 
 
 def _hooked(hooks: Sequence[Any], episodes: list[Episode]) -> list[Episode]:
