@@ -37,6 +37,7 @@ COMMANDS = {
     ),
     "demo": Command(".client.demo", "start a hub, evaluate on it, and write a report"),
     "train": Command(".trainer_backends.torch_backend.command", "train a policy by a recipe"),
+    "study": Command(".trainer_backends.study", "train several methods with several seeds, and compare them"),
     "policy": Command(".trainer_backends.torch_backend.policy_command", "make a small policy, or export a trained one"),
     "report": Command(".trainer_backends.watching.report", "write the report of a training run, also while it goes on"),
     "compare": Command(".trainer_backends.watching.compare", "compare training runs: a table, and figures"),

@@ -44,17 +44,39 @@ class EnvTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     turn: Table = msgspec.field(default_factory=dict)
 
 
+class NewPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A small policy with random weights and the environment's own words (``turngym policy new``).
+
+    Attributes:
+        size: tiny, small, medium or large.
+        vocabulary: tokens at most.
+        length: positions of the model.
+        episodes: training episodes from which the words are learnt.
+    """
+
+    size: Literal["tiny", "small", "medium", "large"] = "tiny"
+    vocabulary: int = 640
+    length: int = 512
+    episodes: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "length", "episodes"):
+            require(getattr(self, name) >= 1, f"model.new.{name} must be at least 1")
+
+
 class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The policy.
 
     Attributes:
         path: folder or hub name of a Hugging Face causal LM.
+        new: makes one in the run's folder where no path is given, with the run's seed.
         dtype: of the weights.
         lora: settings of peft's ``LoraConfig``; None trains all weights.
         gradient_checkpointing: recompute activations.
     """
 
     path: str = ""
+    new: NewPolicy | None = None
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     lora: Table | None = None
     gradient_checkpointing: bool = False
@@ -165,8 +187,9 @@ class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """How long, and how it is watched.
 
     Attributes:
-        steps: updates of the rollout policy.
+        steps: updates of the rollout policy; 0 makes the start and evaluates it.
         minutes: greatest wall-clock time of training; 0 for no limit.
+        tokens: ends after the step in which so many tokens have been sampled in training; 0 for no limit.
         seed: of everything.
         eval_every: steps between evaluations; 0 evaluates at the end only.
         eval_tasks: held-out tasks of an evaluation.
@@ -177,6 +200,7 @@ class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     steps: int = 200
     minutes: float = 0.0
+    tokens: int = 0
     seed: int = 0
     eval_every: int = 10
     eval_tasks: int = 256
@@ -185,7 +209,8 @@ class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, "run.steps must be at least 1")
+        require(self.steps >= 0, "run.steps must not be negative")
+        require(self.tokens >= 0, "run.tokens must not be negative")
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -33,6 +33,7 @@ class Sample:
         trained: whether each of them is trained; forced tokens are not.
         turns: turn of each.
         logprobs: as the engine recorded them.
+        entropies: as the engine recorded them; empty where it did not.
         rewards: of each.
         episode: the episode it comes from.
         turn: place in the episode of a turn row; 0 for a row of a whole trajectory.
@@ -46,6 +47,7 @@ class Sample:
     trained: list[bool] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     episode: Episode = field(default_factory=lambda: Episode("", "", "", 0))
     turn: int = 0
@@ -89,6 +91,7 @@ def _extended(sample: Sample, turn: Turn) -> Sample:
     sample.trained += [not forced for forced in completion.forced or [False] * len(tokens)]
     sample.turns += [turn.index] * len(tokens)
     sample.logprobs += completion.logprobs or [0.0] * len(tokens)
+    sample.entropies += completion.entropies or []
     sample.rewards += [0.0] * len(tokens)
     return sample
 
@@ -115,6 +118,7 @@ def rows_of(samples: Sequence[Sample]) -> Rows:
 
     earned = [_turn_parts(sample) for sample in samples]
     floats = torch.float32
+    recorded = all(len(sample.entropies) == len(sample.places) for sample in samples)
     return Rows(
         loss_mask_BT=padded([sample.trained for sample in samples], 0, torch.bool),
         token_rewards_BT=padded([sample.rewards for sample in samples], 0.0, floats),
@@ -129,6 +133,7 @@ def rows_of(samples: Sequence[Sample]) -> Rows:
         tags=[_turn(sample).tag or "none" for sample in samples],
         meta_reward_B=torch.tensor([each[2] for each in earned], dtype=floats),
         rollout_logprobs_BT=padded([sample.logprobs for sample in samples], 0.0, floats),
+        entropies_BT=padded([sample.entropies for sample in samples], 0.0, floats) if recorded else None,
         token_weights_BT=_weights(samples, width),
     )
 

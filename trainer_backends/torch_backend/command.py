@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ...client.demo import hub
 from ...errors import InvalidRequest
 from ..recipes import Recipe, load_recipe, recipe_names
 
@@ -23,12 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="DIR", help="Hugging Face folder or hub name (default: the recipe's)")
     parser.add_argument("--url", metavar="URL", help="play on this hub; default: environments in this process")
+    parser.add_argument("--hub", action="store_true", help="start a hub in a process of its own, and play on it")
     parser.add_argument("--out", metavar="DIR", help="folder of the run; an existing run is continued")
     parser.add_argument("--device", default="", help="cpu or cuda (default: cuda where there is one)")
     parser.add_argument("--steps", type=int, help="training steps (default: the recipe's)")
     parser.add_argument("--minutes", type=float, help="end after so much training time (default: the recipe's)")
     parser.add_argument("--seed", type=int, help="seed of the run (default: the recipe's)")
-    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="change one setting")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        help="change one setting; VALUE in JSON, or a word",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,11 +49,24 @@ def run(args: argparse.Namespace) -> int:
     recipe = changed(load_recipe(args.recipe), settings(args))
     label = Path(args.recipe).stem
     out = Path(args.out or f"{DEFAULT_ROOT}/train-{label}-{time.strftime('%Y%m%d-%H%M%S')}")
-    final = train(recipe, out, model=args.model, url=args.url, device=args.device, label=label)
-    low, high = final.get("eval_success_low", 0.0), final.get("eval_success_high", 0.0)
-    print(f"Held-out success: {100 * final['eval_success']:.1f} % (95%: {100 * low:.1f} to {100 * high:.1f})")
+    if args.hub and args.url:
+        raise InvalidRequest("--hub starts a hub, and --url names one.", hint="Leave one of them out.")
+    with hub(out) if args.hub else nullcontext(args.url) as url:
+        final = train(recipe, out, model=args.model, url=url, device=args.device, label=label)
     print(f"Report: {(out / 'report.html').resolve().as_uri()}")
+    from .trainer import evaluations
+
+    first = evaluations(out)[0]
+    if first["step"] < final["step"]:
+        print(f"Held-out success at step {first['step']:.0f}: {_interval(first)}")
+    print(f"Held-out success at step {final['step']:.0f}: {_interval(final)}")
     return 0
+
+
+def _interval(metrics: dict[str, float]) -> str:
+    success, tasks = metrics["eval_success"], metrics["eval_episodes"]
+    low, high = metrics.get("eval_success_low", success), metrics.get("eval_success_high", success)
+    return f"{100 * success:.1f} % of {tasks:.0f} tasks (95%: {100 * low:.1f} to {100 * high:.1f})"
 
 
 def train(
@@ -75,7 +97,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in args.set:
         name, equals, value = text.partition("=")
-        if not equals or "." not in name:
+        if not equals or not all(name.split(".")):
             raise InvalidRequest(
                 f"--set {text!r:.60} is no change.", hint="Write TABLE.KEY=VALUE, for example update.epochs=2."
             )
@@ -97,10 +119,12 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """
     data = msgspec.to_builtins(recipe)
     for name, value in changes.items():
-        table, key = name.split(".", 1)
-        if not isinstance(data.get(table), dict):
-            data[table] = {}
-        data[table][key] = value
+        table, (*inner, key) = data, name.split(".")
+        for each in inner:
+            if not isinstance(table.get(each), dict):
+                table[each] = {}
+            table = table[each]
+        table[key] = value
     try:
         made = msgspec.convert({key: value for key, value in data.items() if value is not None}, Recipe)
     except msgspec.ValidationError as error:

@@ -131,6 +131,11 @@ class Learner:
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], rows: Rows) -> Rows:
         """Return the rows with old log-probabilities, entropies, values and the reference's log-probabilities."""
+        sampled = self.recipe.update.old_logprobs == "sampled"
+        whole = self.recipe.sampling.top_p == 1 and self.recipe.sampling.top_k == 0
+        if sampled and whole and rows.entropies_BT is not None and self.head is None and self.reference is None:
+            # The engine drew from the very distributions that would be computed here.
+            return replace(rows, old_logprobs_BT=rows.need("rollout_logprobs_BT", "update"))
         shape = rows.loss_mask_BT.shape
         names = ["old_logprobs_BT", "entropies_BT"]
         names += ["values_BT"] if self.head is not None else []
@@ -148,7 +153,7 @@ class Learner:
                 found["values_BT"][index, :width] = passed.values_BT.cpu()
             if self.reference is not None:
                 found["ref_logprobs_BT"][index, :width] = self.run(chosen, self.reference).logprobs_BT.cpu()
-        if self.recipe.update.old_logprobs == "sampled":
+        if sampled:
             found["old_logprobs_BT"] = rows.need("rollout_logprobs_BT", "update")
         return replace(rows, **found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from ...client.policies.expert import ExpertPolicy
 from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
-from ...envs.presets import load_preset
+from ...envs.presets import EnvPreset, load_preset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
@@ -36,6 +37,7 @@ from .collect import Group, jobs, played_through, tree
 from .engine import Engine
 from .learner import Diverged, Learner
 from .loading import load_model
+from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
 
@@ -79,20 +81,21 @@ class Trainer(TrainerBackend):
         self.report = report or (lambda kind, metrics: None)
         self._claim_folder()
         preset = load_preset(recipe.env.preset)
-        turn = {**preset.turn, **recipe.env.turn}
-        self.wanted = Wanted(preset.env, {**preset.config, **recipe.env.config}, "turn", turn)
-        self.group_hooks = [hook for hook in make_hooks(turn.get("hooks", {})) if hook.of_groups()]
+        preset.config |= recipe.env.config
+        preset.turn |= recipe.env.turn
+        self.wanted = Wanted(preset.env, preset.config, "turn", preset.turn)
+        self.group_hooks = [hook for hook in make_hooks(preset.turn.get("hooks", {})) if hook.of_groups()]
         self.step = 0
         self.seconds = 0.0
+        self.tokens = 0
         self.best = -1.0
         last = checkpoint.newest(out / "checkpoints")
-        path = str(last) if last is not None else model or recipe.model.path
-        if not path:
-            raise InvalidRequest("No model was named.", hint="Pass --model DIR, or set model.path in the recipe.")
+        first = model or recipe.model.path or self._new_policy(preset)
+        path = first if last is None else str(last)
         self.model, self.tokenizer = load_model(path, device, recipe.model, seed=recipe.run.seed)
         if device == "cpu" and sum(each.numel() for each in self.model.parameters()) < SMALL:
             torch.set_num_threads(1)  # several threads make small products slower
-        self.reference = self._reference(model or recipe.model.path) if recipe.kl.coefficient else None
+        self.reference = self._reference(first) if recipe.kl.coefficient else None
         self.learner = Learner(self.model, recipe, self.method.loss, self.reference)
         self.policy = self._policy()
         if last is not None:
@@ -107,10 +110,22 @@ class Trainer(TrainerBackend):
             now = msgspec.to_builtins(self.recipe)
             # A run may be made longer.
             for each in (known, now):
-                each["run"] = {**each["run"], "steps": 0, "minutes": 0}
+                each["run"] = {**each["run"], "steps": 0, "minutes": 0, "tokens": 0}
             if known != now:
                 raise InvalidRequest(f"{self.out} holds a run of another recipe.", hint="Name a new folder.")
         path.write_bytes(data)
+
+    def _new_policy(self, preset: EnvPreset) -> str:
+        """Make the policy that the recipe describes, unless an earlier start of this run has."""
+        table, folder = self.recipe.model.new, self.out / "policy"
+        if table is None:
+            raise InvalidRequest("No model was named.", hint="Pass --model DIR, or set model.path in the recipe.")
+        if not folder.exists():
+            draft = self.out / "policy.draft"
+            shutil.rmtree(draft, ignore_errors=True)
+            new_policy(preset, draft, seed=self.recipe.run.seed, **msgspec.structs.asdict(table))
+            draft.rename(folder)
+        return str(folder)
 
     def _reference(self, path: str) -> Any:
         reference = copy.deepcopy(self.model) if not (self.out / "checkpoints").exists() else None
@@ -153,6 +168,7 @@ class Trainer(TrainerBackend):
         if self.learner.head is not None:
             self.learner.head.load_state_dict(tensors["head"])
         self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        self.tokens = state["tokens"]
         self.learner.updates = state["updates"]
         self.policy.version = self.step
         self._forget_later()
@@ -179,7 +195,7 @@ class Trainer(TrainerBackend):
         tensors = {"optimizer": learner.optimizer.state_dict()}
         if learner.head is not None:
             tensors["head"] = learner.head.state_dict()
-        state = {"seconds": self.seconds, "best": self.best, "updates": learner.updates}
+        state = {"seconds": self.seconds, "tokens": self.tokens, "best": self.best, "updates": learner.updates}
         path = checkpoint.save(self.out / "checkpoints", self.step, self.model, self.tokenizer, tensors, state)
         for part in self.out.glob("part-*.jsonl"):
             if part != self._part_file():
@@ -189,7 +205,7 @@ class Trainer(TrainerBackend):
     # Training --------------------------------------------------------------------------------------
 
     async def train(self) -> Metrics:
-        """Train to the end of the recipe; return the metrics of the last evaluation."""
+        """Train to the end of the recipe; return the metrics of the last evaluation, with its step."""
         run = self.recipe.run
         source: Source = LocalSource() if self.url is None else HubSource(self.url)
         try:
@@ -218,12 +234,7 @@ class Trainer(TrainerBackend):
 
     def _evaluated(self) -> Metrics | None:
         """Return the evaluation of this very step, if it was made before the run was cut off."""
-        path = self.out / "metrics.jsonl"
-        for line in path.read_bytes().splitlines() if path.is_file() else ():
-            entry = msgspec.json.decode(line)
-            if entry["kind"] == "eval" and entry["step"] == self.step:
-                return {name: value for name, value in entry.items() if name.startswith("eval_")}
-        return None
+        return next((entry for entry in evaluations(self.out) if entry["step"] == self.step), None)
 
     async def _start(self, source: Source, size: int) -> None:
         """Imitate good episodes before reinforcement begins."""
@@ -260,7 +271,8 @@ class Trainer(TrainerBackend):
         self.seconds += time.perf_counter() - began
 
     def _over(self) -> bool:
-        return bool(self.recipe.run.minutes) and self.seconds >= 60 * self.recipe.run.minutes
+        run = self.recipe.run
+        return bool(run.minutes and self.seconds >= 60 * run.minutes) or bool(run.tokens and self.tokens >= run.tokens)
 
     async def _train_step(self, source: Source, size: int) -> None:
         clock = _Clock()
@@ -273,6 +285,7 @@ class Trainer(TrainerBackend):
         experience = await self._collect(source, groups)
         clock.lap("rollout_seconds")
         metrics = self._measures(experience.episodes)
+        self.tokens += engine.generated - before[0]
         metrics |= {
             "sampled_tokens": float(engine.generated - before[0]),
             "prompt_tokens": float(engine.prefilled - before[1]),
@@ -491,7 +504,7 @@ class Trainer(TrainerBackend):
             writer.close()
         self.best = max(self.best, metrics["eval_success"])
         self._log("eval", metrics)
-        return metrics
+        return {"step": float(self.step), **metrics}
 
     def _log(self, kind: str, metrics: Metrics) -> None:
         line = {"kind": kind, "step": self.step, "seconds": round(self.seconds, 3), **metrics}
@@ -511,6 +524,13 @@ class Trainer(TrainerBackend):
         """Wait for a server that is away; so many episodes are to be played again."""
         self.report("waiting", {"episodes": float(lost)})
         await asyncio.sleep(WAIT_S)
+
+
+def evaluations(out: Path) -> list[Metrics]:
+    """Return the evaluations of a run so far, each with its step."""
+    path = out / "metrics.jsonl"
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    return [entry for entry in map(msgspec.json.decode, lines) if entry.pop("kind") == "eval"]
 
 
 def _with_nodes(episodes: list[Episode], trees: list[Grown], kind: Literal["turn", "trajectory"]) -> Iterator[Sample]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,20 +43,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, and write the page where one is asked for."""
+    compare(args.runs, args.out, args.metric, args.interval, args.over)
+    return 0
+
+
+def compare(
+    folders: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None,
+    metrics: Sequence[str] = (),
+    spread: Spread = "min-max",
+    over: Axis = "step",
+) -> None:
+    """Print the table of some runs, and write the page with all figures.
+
+    Args:
+        folders: of training runs.
+        out: HTML file; None for none.
+        metrics: numbers to compare beside the usual ones; those alone are drawn then.
+        spread: of several seeds.
+        over: x of the figures.
+
+    Raises:
+        InvalidRequest: a folder is no run's, or no run has such a number.
+        RecordError: a file cannot be read or written.
+    """
     from rich.console import Console
 
-    runs = [read_run(folder) for folder in dict.fromkeys(args.runs)]
-    check(runs, args.metric)
-    groups = group(runs, args.interval)
+    runs = [read_run(folder) for folder in dict.fromkeys(folders)]
+    check(runs, metrics)
+    groups = group(runs, spread)
     # Where nobody looks, in a file or a pipe, the table need not be squeezed.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    print_table(groups, console, [column_of(name) for name in args.metric])
+    print_table(groups, console, [column_of(name) for name in metrics])
     for note in notes_of(runs):
         console.print(note, markup=False, highlight=False)
-    if args.out:
-        path = save(build_report(groups, args.over, args.metric), Path(args.out))
+    if out:
+        path = save(build_report(groups, over, metrics), Path(out))
         print(f"Figures: {path.resolve().as_uri()}")
-    return 0
 
 
 def check(runs: Sequence[Run], metrics: Sequence[str]) -> None:

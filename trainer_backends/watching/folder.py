@@ -69,8 +69,9 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end: after the last step the policy is evaluated."""
         run = self.recipe.get("run", {})
-        timed_out = bool(run.get("minutes")) and self.seconds >= 60 * run["minutes"]
-        return bool(self.evals) and self.evals[-1]["step"] == self.step and (self.step >= self.steps or timed_out)
+        over = bool(run.get("minutes")) and self.seconds >= 60 * run["minutes"]
+        over |= bool(run.get("tokens")) and self.total("sampled_tokens") >= run["tokens"]
+        return bool(self.evals) and self.evals[-1]["step"] == self.step and (self.step >= self.steps or over)
 
     @property
     def seconds(self) -> float:

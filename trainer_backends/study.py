@@ -1,0 +1,197 @@
+"""``turngym study``: train several methods with several seeds from the same starts, and compare them.
+
+A study is a TOML file in ``configs/studies/`` (or any path): a base recipe, seeds, and methods, each the tables of a
+recipe in which it differs from the base. For each seed the base's supervised start is made once, and every method goes
+on from it. A finished run is not made again, and one that was cut off is continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..envs.presets import config_names, read_config
+from ..errors import InvalidRequest, TurngymError, nearest
+from .recipes import Recipe, load_recipe
+
+Table = dict[str, Any]
+DEFAULT_ROOT = "runs"
+COMPARED = "compared.html"
+
+
+class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Methods to compare.
+
+    Attributes:
+        base: name or path of the recipe that they share.
+        methods: name -> tables that differ. A table with an id takes the place of the base's, the keys of any other
+            are added to it; "none" removes a table.
+        summary: one line.
+        seeds: every method is trained with each.
+        from_scratch: methods that make their own start, or none, in place of the common one.
+    """
+
+    base: str
+    methods: dict[str, Table]
+    summary: str = ""
+    seeds: list[int] = msgspec.field(default_factory=lambda: [0, 1, 2])
+    from_scratch: list[str] = []
+
+    def recipe(self, method: str) -> Recipe:
+        """Return a method's recipe.
+
+        Raises:
+            InvalidRequest: no such method, or its tables do not fit.
+        """
+        if method not in self.methods:
+            raise InvalidRequest(f"No method {method!r:.60}.", hint=nearest(method, self.methods))
+        data = _merged(msgspec.to_builtins(load_recipe(self.base)), self.methods[method])
+        try:
+            made = msgspec.convert(data, Recipe)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"Method {method}: {error}.", hint="Correct the study.") from error
+        made.parts()
+        return made
+
+
+def _merged(base: Table, changes: Mapping[str, Any]) -> Table:
+    data = {key: value for key, value in base.items() if value is not None}
+    for key, value in changes.items():
+        if value == "none":
+            data.pop(key, None)
+        elif isinstance(value, dict) and "id" not in value:
+            data[key] = {name: each for name, each in {**data.get(key, {}), **value}.items() if each is not None}
+        else:
+            data[key] = value
+    return data
+
+
+def load_study(name: str) -> Study:
+    """Return the study of that name or path, every recipe checked.
+
+    Raises:
+        InvalidRequest: no such study, or something in it is wrong; the message names it.
+    """
+    study = read_config("studies", name, Study)
+    for method in study.methods:
+        study.recipe(method)
+    for method in study.from_scratch:
+        if method not in study.methods:
+            raise InvalidRequest(f"from_scratch: no method {method!r:.60}.", hint=nearest(method, study.methods))
+    return study
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One training run of a study.
+
+    Attributes:
+        label: method.
+        recipe: what is trained.
+        out: its folder.
+        model: where it goes on from; None makes its own start.
+    """
+
+    label: str
+    recipe: Recipe
+    out: Path
+    model: Path | None
+
+
+def starts(study: Study, out: Path) -> Iterator[Run]:
+    """Yield the runs that make the common start of each seed."""
+    base = load_recipe(study.base)
+    for seed in study.seeds:
+        run = msgspec.structs.replace(base.run, seed=seed, steps=0)
+        yield Run("start", msgspec.structs.replace(base, run=run), out / f"start-seed{seed}", None)
+
+
+def runs(study: Study, out: Path, methods: Sequence[str] = ()) -> Iterator[Run]:
+    """Yield the methods' runs, all methods of one seed before the next seed."""
+    for seed in study.seeds:
+        for method in methods or study.methods:
+            recipe = study.recipe(method)
+            model = None
+            if method not in study.from_scratch:
+                recipe = msgspec.structs.replace(recipe, start=None)
+                model = out / f"start-seed{seed}" / "checkpoints" / "step-000000"
+            run = msgspec.structs.replace(recipe.run, seed=seed)
+            yield Run(method, msgspec.structs.replace(recipe, run=run), out / f"{method}-seed{seed}", model)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("study", nargs="?", help="name of a packaged study, or the path of a TOML file; left out: list")
+    parser.add_argument("--out", metavar="DIR", help="folder of the runs; what is there is continued")
+    parser.add_argument("--method", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="runs at a time (default: one a core)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train what is missing, then compare."""
+    if args.study is None:
+        for name in config_names("studies"):
+            print(f"{name:<24} {load_study(name).summary}")
+        return 0
+    study = load_study(args.study)
+    for method in args.method:
+        study.recipe(method)
+    out = Path(args.out or f"{DEFAULT_ROOT}/study-{Path(args.study).stem}")
+    jobs = args.jobs or multiprocessing.cpu_count()
+    wanted = list(runs(study, out, args.method))
+    failed = _train(list(starts(study, out)), jobs, args.device)
+    failed |= {} if failed else _train(wanted, jobs, args.device)
+    _compare([each for each in wanted if (each.out / "metrics.jsonl").is_file()], out)
+    for name, error in failed.items():
+        print(f"{name}: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _train(wanted: Sequence[Run], jobs: int, device: str) -> dict[str, str]:
+    """Train runs in processes of their own; return what failed and why."""
+    from .watching.folder import read_run
+
+    missing = [each for each in wanted if not ((each.out / "recipe.json").is_file() and read_run(each.out).finished)]
+    failed, done, began = {}, len(wanted) - len(missing), time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        futures = {pool.submit(_one, each, device): each for each in missing}
+        for future in as_completed(futures):
+            name, done = futures[future].out.name, done + 1
+            try:
+                told = f"{100 * future.result():.1f} % held-out success"
+            except Exception as error:  # one run's failure does not end the others
+                hint = getattr(error, "hint", "")
+                failed[name] = told = f"{type(error).__name__}: {error} {hint}".strip()
+            print(f"{done}/{len(wanted)} {name}: {told}, after {(time.monotonic() - began) / 60:.1f} min", flush=True)
+    return failed
+
+
+def _one(each: Run, device: str) -> float:
+    """Train one run; what it shows goes to a file in its folder."""
+    from contextlib import redirect_stdout
+
+    from .torch_backend.command import train
+
+    each.out.mkdir(parents=True, exist_ok=True)
+    model = None if each.model is None else str(each.model)
+    with open(each.out / "progress.txt", "a", encoding="utf-8") as shown, redirect_stdout(shown):
+        try:
+            return train(each.recipe, each.out, model=model, device=device, label=each.label)["eval_success"]
+        except TurngymError as error:
+            raise RuntimeError(f"{error.detail} {error.hint}") from None  # a plain error travels between processes
+
+
+def _compare(made: Sequence[Run], out: Path) -> None:
+    from .watching.compare import compare
+
+    if made:
+        compare([each.out for each in made], out / COMPARED, over="tokens")
