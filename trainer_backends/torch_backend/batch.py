@@ -152,11 +152,21 @@ def _weights(samples: Sequence[Sample], width: int) -> Tensor | None:
 
 
 def micro_batches(samples: Sequence[Sample], tokens: int) -> Iterator[list[int]]:
-    """Yield the numbers of rows that are computed together: alike in length, at most ``tokens`` with padding."""
-    order = sorted(range(len(samples)), key=lambda place: len(samples[place].ids))
+    """Yield the numbers of rows that are computed together: alike in length, at most ``tokens`` with padding.
+
+    Rows with the same prompt stay together, so that it can be computed once.
+    """
+    prompts = [tuple(sample.ids[: sample.places[0]]) for sample in samples]
+    longest: dict[tuple[int, ...], int] = {}
+    for prompt, sample in zip(prompts, samples, strict=True):
+        longest[prompt] = max(longest.get(prompt, 0), len(sample.ids))
+    order = sorted(
+        range(len(samples)), key=lambda place: (longest[prompts[place]], prompts[place], len(samples[place].ids))
+    )
     batch: list[int] = []
     for place in order:
-        if batch and (len(batch) + 1) * len(samples[place].ids) > tokens:
+        width = longest[prompts[place]]
+        if batch and (len(batch) + 1) * width > tokens:
             yield batch
             batch = []
         batch.append(place)

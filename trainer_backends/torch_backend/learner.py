@@ -22,6 +22,9 @@ from ..recipes import Recipe
 from .batch import Sample, micro_batches
 from .decoder import base_of, supported
 
+SHARE_BELOW = 0.8
+"""Share of the rows' tokens below which computing their distinct prompts once is worth two passes."""
+
 
 class Diverged(TurngymError):
     """The loss or the gradient is no finite number."""
@@ -92,15 +95,15 @@ class Learner:
     def run(self, samples: Sequence[Sample], model: Any = None) -> Passed:
         """Compute log-probabilities, entropies and values of the sampled tokens of some rows."""
         model = self.model if model is None else model
-        ids, mask = self._padded(samples)
         rows, width = len(samples), max(len(sample.places) for sample in samples)
         # The distribution of a token stands one place before it.
         where = torch.tensor([(row, place) for row, sample in enumerate(samples) for place in sample.places])
         row, place = where[:, 0].to(self.device), where[:, 1].to(self.device)
         column = torch.tensor([column for sample in samples for column in range(len(sample.places))]).to(self.device)
-        hidden, logits = self._states(model, ids, mask, row, place - 1)
+        hidden, logits = self._states(model, samples, row, place - 1)
         temperature = self.recipe.sampling.temperature or 1.0
-        entropies, logprobs = entropy_and_logprobs(logits, ids[row, place], temperature)
+        sampled = torch.tensor([sample.ids[place] for sample in samples for place in sample.places])
+        entropies, logprobs = entropy_and_logprobs(logits, sampled.to(self.device), temperature)
         values = None if self.head is None else self.head(hidden.float()).squeeze(-1)
 
         def spread(flat: Tensor) -> Tensor:
@@ -108,25 +111,58 @@ class Learner:
 
         return Passed(spread(logprobs), spread(entropies), None if values is None else spread(values))
 
-    def _padded(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
-        length = max(len(sample.ids) for sample in samples)
-        ids = torch.zeros(len(samples), length, dtype=torch.long)
-        mask = torch.zeros(len(samples), length, dtype=torch.long)
-        for number, sample in enumerate(samples):
-            ids[number, : len(sample.ids)] = torch.tensor(sample.ids)
-            mask[number, : len(sample.ids)] = 1
+    def _padded(self, parts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        length = max(len(part) for part in parts)
+        ids = torch.zeros(len(parts), length, dtype=torch.long)
+        mask = torch.zeros(len(parts), length, dtype=torch.long)
+        for number, part in enumerate(parts):
+            ids[number, : len(part)] = torch.tensor(part)
+            mask[number, : len(part)] = 1
         return ids.to(self.device), mask.to(self.device)
 
-    def _states(self, model: Any, ids: Tensor, mask: Tensor, row: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    def _states(self, model: Any, samples: Sequence[Sample], row: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
         """Return hidden states and logits at some places; only there are logits computed."""
         if supported(model):
             base = base_of(model)
-            hidden = base.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[row, place]
+            shared = None if self.recipe.model.gradient_checkpointing else _shared(samples)
+            if shared is None:
+                ids, mask = self._padded([sample.ids for sample in samples])
+                states = base.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+            else:
+                states = self._after_prompts(base, samples, *shared)
+                place = place - torch.tensor([_begin(sample) for sample in samples], device=self.device)[row]
+            hidden = states[row, place]
             return hidden, base.lm_head(hidden)
+        ids, mask = self._padded([sample.ids for sample in samples])
         # Other families may do something to their logits that only their own forward knows.
         out = model(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=self.head is not None)
         hidden = out.hidden_states[-1][row, place] if self.head is not None else out.logits[row, place]
         return hidden, out.logits[row, place]
+
+    def _after_prompts(
+        self, base: Any, samples: Sequence[Sample], prompts: Sequence[Sequence[int]], which: Sequence[int]
+    ) -> Tensor:
+        """Return the hidden states from the last prompt token on, every distinct prompt computed once.
+
+        Keys and values of a prompt serve all rows that have it, and their gradients add up in it.
+        """
+        from transformers import DynamicCache
+
+        cache: Any = DynamicCache()
+        ids, seen = self._padded(prompts)
+        base.model(input_ids=ids, attention_mask=seen, past_key_values=cache, use_cache=True)
+        index = torch.tensor(which, device=self.device)
+        for layer in cache.layers:
+            layer.keys, layer.values = layer.keys[index], layer.values[index]
+        tails, mask = self._padded([sample.ids[_begin(sample) :] for sample in samples])
+        states: Tensor = base.model(
+            input_ids=tails,
+            attention_mask=torch.cat([seen[index], mask], -1),
+            position_ids=seen.sum(-1)[index].unsqueeze(-1) + torch.arange(tails.shape[1], device=self.device),
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        return states
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], rows: Rows) -> Rows:
@@ -276,6 +312,20 @@ class Learner:
                 hint="Lower the learning rate, or look at the saved batch.",
                 rows=list(batch),
             )
+
+
+def _begin(sample: Sample) -> int:
+    """Return the place of the token from which the first sampled one was drawn."""
+    return sample.places[0] - 1
+
+
+def _shared(samples: Sequence[Sample]) -> tuple[list[tuple[int, ...]], list[int]] | None:
+    """Return the distinct prompts of some rows and which one each row has; None where sharing saves little."""
+    numbers: dict[tuple[int, ...], int] = {}
+    which = [numbers.setdefault(tuple(sample.ids[: _begin(sample)]), len(numbers)) for sample in samples]
+    tails = sum(len(sample.ids) - _begin(sample) for sample in samples)
+    worth = sum(map(len, numbers)) + tails < SHARE_BELOW * sum(len(sample.ids) for sample in samples)
+    return (list(numbers), which) if worth and all(numbers) else None
 
 
 def _units(samples: Sequence[Sample], counted: set[int], *, whole: bool) -> list[list[int]]:

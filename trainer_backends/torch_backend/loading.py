@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from ..recipes import ModelTable
 from . import checkpoint
 
 SMALL = 20_000_000
-"""Parameters below which a model runs on one thread of the CPU."""
+"""Parameters below which a model generates on one thread of the CPU."""
 ADAPTER = "adapter_config.json"
 """The file by which peft knows a folder of adapters."""
 
@@ -108,10 +110,25 @@ def end_tokens(model: Any, tokenizer: Any) -> set[int]:
     return {tokenizer.eos_token_id, *([] if ids is None else [ids] if isinstance(ids, int) else ids)}
 
 
+THREADS = torch.get_num_threads()
+"""Of the CPU, for large products; OMP_NUM_THREADS limits them."""
+
+
 def set_threads(model: Any, device: str) -> None:
-    """Run a small model on one thread of the CPU: several make small products slower."""
+    """Generate with a small model on one thread of the CPU: several make small products slower."""
     if device == "cpu" and sum(each.numel() for each in model.parameters()) < SMALL:
         torch.set_num_threads(1)
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Use all threads: an update has large products also where the model is small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def policy_folder(path: str) -> str:

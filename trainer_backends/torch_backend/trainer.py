@@ -36,15 +36,13 @@ from .batch import Sample, rows_of, samples_of
 from .collect import Group, jobs, played_through, tree
 from .engine import Engine
 from .learner import Diverged, Learner
-from .loading import load_model
+from .loading import all_threads, load_model, set_threads
 from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
 
 Metrics = dict[str, float]
 Report = Callable[[str, Metrics], None]
-SMALL = 20_000_000
-"""Parameters below which a model runs on one thread of the CPU."""
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
 
@@ -93,8 +91,7 @@ class Trainer(TrainerBackend):
         first = model or recipe.model.path or self._new_policy(preset)
         path = first if last is None else str(last)
         self.model, self.tokenizer = load_model(path, device, recipe.model, seed=recipe.run.seed)
-        if device == "cpu" and sum(each.numel() for each in self.model.parameters()) < SMALL:
-            torch.set_num_threads(1)  # several threads make small products slower
+        set_threads(self.model, device)
         self.reference = self._reference(first) if recipe.kl.coefficient else None
         self.learner = Learner(self.model, recipe, self.method.loss, self.reference)
         self.policy = self._policy()
@@ -262,11 +259,11 @@ class Trainer(TrainerBackend):
             episodes = [start.tokenised(episode, self.policy) for episode in episodes]
         self._log("start", {"episodes": float(len(wanted)), "kept": float(len(episodes))})
         rows = self.recipe.sampling.rows
-        for number, metrics in enumerate(
-            start.fine_tune(self.model, episodes, table, self.learner, rows, self.recipe.run.seed)
-        ):
-            if number % 10 == 0:
-                self._log("start", metrics)
+        with all_threads():
+            steps = start.fine_tune(self.model, episodes, table, self.learner, rows, self.recipe.run.seed)
+            for number, metrics in enumerate(steps):
+                if number % 10 == 0:
+                    self._log("start", metrics)
         self.policy.engine.reset()
         self.seconds += time.perf_counter() - began
 
@@ -382,7 +379,8 @@ class Trainer(TrainerBackend):
         if not samples:
             return {**metrics, "trained_rows": 0.0}
         rows = replace(rows_of(samples), **extra)
-        rows = self.learner.measure(samples, rows)
+        with all_threads():
+            rows = self.learner.measure(samples, rows)
         clock.lap("measure_seconds")
         for part in method.rewards:
             rows = part(rows)
@@ -394,7 +392,8 @@ class Trainer(TrainerBackend):
         metrics |= _spread(rows, advantages)
         rng = stable_rng("update", recipe.run.seed, self.step)
         try:
-            steps = list(self.learner.update(samples, rows, advantages, credit.returns_BT, rng))
+            with all_threads():
+                steps = list(self.learner.update(samples, rows, advantages, credit.returns_BT, rng))
         except Diverged as error:
             self._keep_batch(samples, error)
             raise
