@@ -247,7 +247,10 @@ class Decoder:
     def _blocks(self, ids_RT: Tensor, position_RT: Tensor, seen: Tensor, span: int, places_R: Tensor | None) -> Tensor:
         rows, width = ids_RT.shape
         cos, sin = self.cos[position_RT].unsqueeze(2), self.signed_sin[position_RT].unsqueeze(2)
-        row = (torch.arange(rows, device=self.device) if places_R is None else places_R).unsqueeze(-1)
+        # Where the tokens' keys lie in the cache of a layer, seen as rows: (place, head, position).
+        place = (torch.arange(rows, device=self.device) if places_R is None else places_R).view(-1, 1, 1)
+        heads = place * self.kv_heads + torch.arange(self.kv_heads, device=self.device)
+        target = (heads * self.length + position_RT.unsqueeze(-1)).flatten()
         x = self.embed(ids_RT)
         bias = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, -torch.inf)
         for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
@@ -255,14 +258,14 @@ class Decoder:
             merged = merged.view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
             turning, value = merged[:, :, : -self.kv_heads], merged[:, :, -self.kv_heads :]
             if layer.q_norm is not None and layer.k_norm is not None:
-                scale = torch.cat(
-                    [layer.q_norm.weight.expand(self.heads, -1), layer.k_norm.weight.expand(self.kv_heads, -1)]
-                )
-                turning = _rms(turning, self.epsilon) * scale
+                turning = _rms(turning, self.epsilon)
+                turning[:, :, : self.heads] *= layer.q_norm.weight
+                turning[:, :, self.heads :] *= layer.k_norm.weight
             turned = _rotate(turning, cos, sin)
             query, key = turned[:, :, : self.heads], turned[:, :, self.heads :]
-            keys[row, :, position_RT] = key
-            values[row, :, position_RT] = value
+            # Much faster than an assignment by two indices.
+            keys.view(-1, self.head_dim).index_copy_(0, target, key.reshape(-1, self.head_dim))
+            values.view(-1, self.head_dim).index_copy_(0, target, value.reshape(-1, self.head_dim))
             x = x + layer.out(self._attend(query, keys, values, bias, span, places_R))
             gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, -1)
             x = x + layer.down(F.silu(gate) * up)
@@ -294,8 +297,7 @@ class Decoder:
 
 def _rms(x: Tensor, epsilon: float) -> Tensor:
     """Return x over its root mean square, computed in float32."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(epsilon))).to(x.dtype)
+    return F.rms_norm(x.float(), x.shape[-1:], None, epsilon).to(x.dtype)
 
 
 def _rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ from ..algorithms.thinking import Control
 from .decoding import make_decoder
 from .sampling import Drawn, Sampling, draw
 
+PREFILL_TOKENS = (16_384, 1024)
+"""Padded tokens of prompts that are computed at a time, elsewhere and on the CPU."""
 COPY_FROM = 8
 """Tokens in common from which on it pays to copy them from a place that stays in use."""
 
@@ -170,6 +172,7 @@ class Engine:
                 if place in self.control:
                     self.control.remove(place)
         self.active.clear()
+        self.decoder.lengths.zero_()
         self._held.fill(-1)
 
     # Inside ----------------------------------------------------------------------------------------
@@ -232,18 +235,28 @@ class Engine:
         return np.where(equal.all(1), width, equal.argmin(1))
 
     def _prefill(self, joining: list[tuple[Request, int]]) -> Tensor:
+        """Compute what is new of some prompts; return the logits after each."""
         parts = [list(request.prompt[request.reused :]) for request, _ in joining]
-        counts = [len(part) for part in parts]
-        ids = np.zeros((len(parts), max(counts)), dtype=np.int64)
-        for row, part in enumerate(parts):
-            ids[row, : counts[row]] = part
         device = self.decoder.device
-        places = torch.tensor([place for _, place in joining], device=device)
-        logits = self.decoder.extend(torch.from_numpy(ids).to(device), places, torch.tensor(counts, device=device))
-        self.prefilled += sum(counts)
+        budget = PREFILL_TOKENS[device.type == "cpu"]
+        logits: list[Tensor] = [torch.empty(0)] * len(parts)
+        # Alike in length, so that little is padding, and few at a time, so that they stay in the processor's cache.
+        order = sorted(range(len(parts)), key=lambda row: len(parts[row]))
+        while order:
+            width = len(parts[order[-1]])
+            rows, order = order[-max(1, budget // width) :], order[: -max(1, budget // width)]
+            ids = np.zeros((len(rows), width), dtype=np.int64)
+            for number, row in enumerate(rows):
+                ids[number, : len(parts[row])] = parts[row]
+            places = torch.tensor([joining[row][1] for row in rows], device=device)
+            counts = torch.tensor([len(parts[row]) for row in rows], device=device)
+            computed = self.decoder.extend(torch.from_numpy(ids).to(device), places, counts)
+            for row, each in zip(rows, computed, strict=True):
+                logits[row] = each
+        self.prefilled += sum(map(len, parts))
         for request, place in joining:
             self._hold(place, np.asarray(request.prompt, dtype=np.int64))
-        return logits
+        return torch.stack(logits)
 
     def _hold(self, place: int, tokens: NDArray[np.int64]) -> None:
         if len(tokens) > self._held.shape[1]:
@@ -297,7 +310,7 @@ class Engine:
         return draw(logits, temperature, torch.tensor(uniform, dtype=torch.float32, device=logits.device), **options)
 
     def _retired(self, done: list[Request]) -> list[Request]:
-        for request in done:
+        for request in reversed(done):  # from the last place on: where many end together, nothing is moved
             self._retire(self.active.index(request))
         return done
 

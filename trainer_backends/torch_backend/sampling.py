@@ -80,8 +80,10 @@ def draw(
         probabilities = _truncated(probabilities, top_p_B, top_k_B)
     below = probabilities.cumsum(-1)
     # The sum may end a little off 1: scaling the number instead keeps every token in reach and no other.
-    ids = (below <= (uniform_B * below[:, -1]).unsqueeze(-1)).sum(-1).clamp_max(logits_BV.shape[-1] - 1)
-    ids = torch.where(greedy, logits_BV.argmax(-1), ids)
+    drawn = torch.searchsorted(below, uniform_B.unsqueeze(-1) * below[:, -1:], right=True)
+    ids = drawn.squeeze(-1).clamp_max(logits_BV.shape[-1] - 1)
+    if greedy.any():
+        ids = torch.where(greedy, logits_BV.argmax(-1), ids)
     return Drawn(ids, logprobs_BV.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropies)
 
 
