@@ -192,10 +192,10 @@ class Decoder:
         """Exchange two places."""
         if first == second:
             return
-        longest = int(torch.maximum(self.lengths[first], self.lengths[second]))
-        part = self.cache[..., :longest, :]
-        both = part[:, :, [second, first]]
-        part[:, :, first], part[:, :, second] = both[:, :, 0], both[:, :, 1]
+        one, other = self.lengths[[first, second]].tolist()
+        kept = self.cache[:, :, first, :, :one].clone()
+        self.cache[:, :, first, :, :other] = self.cache[:, :, second, :, :other]
+        self.cache[:, :, second, :, :one] = kept
         self.lengths[[first, second]] = self.lengths[[second, first]]
 
     def copy(self, source: int, target: int, length: int) -> None:

@@ -58,8 +58,8 @@ class TorchPolicy(BasePolicy):
         if len(prompt) > min(limit, self.max_prompt_tokens or limit):
             return Completion("", prompt_ids=prompt, finish_reason=OVERFLOW, prompt_tokens=len(prompt))
         rng = context.rng(self.seed)
-        if self.turn_control is not None and context.turn == 0:
-            self.turn_control.begin(id(context))
+        if self.turn_control is not None:
+            self._follow(context)
         discarded = tokens = 0
         while True:
             completion = await self.generate(prompt, rng)
@@ -73,6 +73,15 @@ class TorchPolicy(BasePolicy):
         context.memory["ids"] = [*prompt, *ids]
         context.memory["messages"] = [*context.messages, Message(role="assistant", content=completion.text)]
         return completion
+
+    def _follow(self, context: Context) -> None:
+        """Tell the turn control whose turn this is: a new episode's, or that of a branch which goes on by itself."""
+        before = context.memory.get("control")
+        if before is None:
+            self.turn_control.begin(id(context))
+        elif before != id(context):
+            self.turn_control.fork(before, id(context))
+        context.memory["control"] = id(context)
 
     def _again(self, context: Context, completion: Completion) -> bool:
         control, tokens = self.turn_control, len(completion.token_ids or ())

@@ -29,6 +29,9 @@ class KeepAll:
     def begin(self, environment: Hashable) -> None:
         """Start an episode."""
 
+    def fork(self, environment: Hashable, twin: Hashable) -> None:
+        """Let an episode go on in a second environment too."""
+
     def end(self, environment: Hashable) -> None:
         """Forget a finished episode."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -108,6 +108,14 @@ class TurnControl:
     def begin(self, environment: Hashable) -> None:
         """Start an episode; one that was going on in this environment is forgotten."""
         self._episodes[environment] = _Episode()
+
+    def fork(self, environment: Hashable, twin: Hashable) -> None:
+        """Let an episode go on in a second environment too, from where it stands; the first is not changed.
+
+        Raises:
+            InvalidRequest: none is going on.
+        """
+        self._episodes[twin] = replace(self._episode(environment))
 
     def end(self, environment: Hashable) -> None:
         """Forget a finished episode.
