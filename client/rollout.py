@@ -131,12 +131,13 @@ async def play(policy: Policy, job: Job, source: Source, *, keep_prompts: bool =
             await Player(policy, env, episode, keep_prompts).run()
     except Exception as error:
         episode.status = "failed"
-        episode.error = _problem(error)
+        episode.error = problem_of(error)
     episode.seconds = time.perf_counter() - started
     return episode
 
 
-def _problem(error: Exception) -> dict[str, Any]:
+def problem_of(error: Exception) -> dict[str, Any]:
+    """Return what an episode that failed with an error records."""
     if isinstance(error, TurngymError):
         return error.to_problem()
     return EnvironmentFailed(

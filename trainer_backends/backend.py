@@ -38,11 +38,13 @@ class Grown(msgspec.Struct):
         plan: with the tree.
         episodes: one for every leaf, breadth first.
         leaves: number of each one's leaf.
+        failed: branches that a fault ended.
     """
 
     plan: Any
     episodes: list[Episode]
     leaves: list[int]
+    failed: list[Episode] = msgspec.field(default_factory=list)
 
 
 class Experience(msgspec.Struct):
@@ -52,7 +54,7 @@ class Experience(msgspec.Struct):
     rewards and the version of the weights; an episode names its group.
 
     Attributes:
-        episodes: all members of every group.
+        episodes: all members of every group, those that failed too.
         trees: of groups whose episodes share their beginnings; empty for chains.
     """
 

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from ...client.policies.base import Context, Policy
-from ...client.rollout import Job, Player, rollout
+from ...client.rollout import Job, Player, problem_of, rollout
 from ...client.sources import Source, Wanted
 from ...envs.core import SEED_LIMIT, member_seed, stable_rng
 from ...errors import Draining, ServerUnavailable
@@ -114,7 +114,7 @@ async def _grown(policy: TorchPolicy, group: Group, part: Part, source: Source, 
         finally:
             await grower.close()
     leaves = plan.tree.leaves()
-    return Grown(plan, [leaf.turn.episode for leaf in leaves], [leaf.number for leaf in leaves])
+    return Grown(plan, [leaf.turn.episode for leaf in leaves], [leaf.number for leaf in leaves], grower.failed)
 
 
 class _Grower:
@@ -123,6 +123,7 @@ class _Grower:
         self.group = group
         self.vocabulary = vocabulary
         self.states: dict[int, _Branch] = {}
+        self.failed: list[Episode] = []
 
     def start(self, tasks: asyncio.TaskGroup, states: dict[int, _Branch], nodes: Sequence[Node]) -> None:
         self.states |= states
@@ -130,11 +131,11 @@ class _Grower:
             tasks.create_task(self.sample(tasks, node))
 
     async def sample(self, tasks: asyncio.TaskGroup, node: Node) -> None:
-        state = self.states[node.parent or 0]
+        state, name = self.states[node.parent or 0], f"{self.group.id}.{name_of(node)}"
         branch: _Branch | None = None
         try:
             noise = int(stable_rng("fork", self.group.seed, *node.path).integers(SEED_LIMIT))
-            branch = await state.fork(noise, f"{self.group.id}.{name_of(node)}")
+            branch = await state.fork(noise, name)
             await branch.player.turn(branch.context)
         except Exception as error:
             if branch is not None:
@@ -142,6 +143,12 @@ class _Grower:
             if isinstance(error, AWAY):
                 raise
             # One failed turn ends one branch; the rest of the tree goes on.
+            begun = state.episode if branch is None else branch.episode
+            self.failed.append(
+                msgspec.structs.replace(
+                    begun, id=name, status="failed", error=problem_of(error), parent=state.episode.id
+                )
+            )
             self.start(tasks, {}, self.plan.lost(node))
             return
         completion = branch.episode.turns[-1].completion

@@ -323,7 +323,7 @@ class Trainer(TrainerBackend):
             vocabulary = int(self.model.config.vocab_size)
             grown = [tree(self.policy, group, rollout_part, source, vocabulary, self._wait) for group in groups]
             trees = list(await asyncio.gather(*grown))
-            return Experience([episode for each in trees for episode in each.episodes], trees)
+            return Experience([episode for each in trees for episode in (*each.episodes, *each.failed)], trees)
         finally:
             writer.close()
 
