@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ...errors import InvalidRequest
 from .decoder import base_of
@@ -63,10 +63,9 @@ def _resized(part: Tensor, places: int, columns: int) -> Tensor:
     return new
 
 
-class _Column(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class _Column(DynamicLayer):
     """What a model sees of a store in one step: it adds a column and reads all from ``first`` on."""
 
-    is_sliding = False
     keys: Tensor
     values: Tensor
 
@@ -76,22 +75,13 @@ class _Column(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.seen = column - first
         self.is_initialized = True
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is left to be made."""
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         self.keys[:, :, -1:] = key_states
         self.values[:, :, -1:] = value_states
         return self.keys, self.values
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.seen + query_length, 0
-
     def get_seq_length(self) -> int:
         return self.seen
-
-    def get_max_length(self) -> int:
-        return -1
 
 
 class GenericDecoder:
