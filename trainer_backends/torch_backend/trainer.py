@@ -36,7 +36,7 @@ from .batch import Sample, rows_of, samples_of
 from .collect import Group, jobs, played_through, tree
 from .engine import Engine
 from .learner import Diverged, Learner
-from .loading import all_threads, load_model, set_threads
+from .loading import all_threads, end_tokens, load_model, set_threads
 from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
@@ -135,10 +135,9 @@ class Trainer(TrainerBackend):
         control = None
         if method.token_control is not None or method.signal is not None:
             control = self._control()
-        stop = {self.tokenizer.eos_token_id, *_ids(self.model.generation_config.eos_token_id)}
         engine = Engine(
             self.model,
-            stop,
+            end_tokens(self.model, self.tokenizer),
             slots=recipe.sampling.slots,
             control=control,
         )
@@ -570,10 +569,6 @@ def _order(seed: int, epoch: int, size: int) -> Callable[[int], int]:
         order = stable_rng("order", seed, epoch).permutation(size)
         return lambda place: int(order[place])
     return lambda place: int(stable_rng("order", seed, epoch, place).integers(size))
-
-
-def _ids(value: Any) -> list[int]:
-    return [] if value is None else [value] if isinstance(value, int) else list(value)
 
 
 def _slim(episode: Episode) -> Episode:
