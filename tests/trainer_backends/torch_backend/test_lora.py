@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
 import msgspec
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from turngym.cli import main
 from turngym.errors import InvalidRequest
@@ -135,3 +136,23 @@ def test_settings_that_peft_does_not_know_are_refused(policy_folder: Path) -> No
         load_model(str(policy_folder), "cpu", ModelTable(lora={"rank": 8}))
     with pytest.raises(InvalidRequest, match=r"model\.lora"):
         load_model(str(policy_folder), "cpu", ModelTable(lora={"target_modules": ["no_such_layer"]}))
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "fan_in_fan_out": True}], ids=["whole", "adapters"])
+def test_another_family_trains_with_a_critic(
+    lora: dict[str, Any] | None, policy_folder: Path, preset_file: Path, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(policy_folder)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "eos_token_id": tokenizer.eos_token_id}
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    model = {"path": str(tmp_path / "gpt2"), "lora": lora}
+    recipe = recipe_of(tmp_path, preset_file, model=model, critic={}, credit={"id": "gae"}, steps=1)
+    trainer = run(recipe, tmp_path / "run")
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    (line,) = [each for each in lines if each["kind"] == "train"]
+    assert line["updates"] > 0
+    assert line["value_loss"] >= 0
+    assert line["approx_kl"] == pytest.approx(0, abs=0.05)
+    trained = {name for name, value in trainer.model.named_parameters() if value.requires_grad}
+    assert all("lora_" in name for name in trained) == (lora is not None)
