@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Small models run best on one thread, and tests run beside each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How fast an example runs says more about the machine than about the code.
 settings.register_profile("turngym", deadline=None)
 settings.load_profile("turngym")

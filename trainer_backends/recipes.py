@@ -87,6 +87,7 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     Attributes:
         policy: who plays the episodes: "self" the model as it is, "expert" the environment's expert.
+        noise: share of turns in which the expert does something at random.
         episodes: how many are played.
         threshold: episodes whose score is greater are kept.
         tags: an annotator adds meta-reasoning tags (RLVMR): "rules", or "" for none.
@@ -96,6 +97,7 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     policy: Literal["self", "expert"] = "self"
+    noise: float = 0.0
     episodes: int = 512
     threshold: float = 0.9
     tags: Literal["", "rules"] = ""
@@ -104,6 +106,7 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     learning_rate: float = 1e-5
 
     def __post_init__(self) -> None:
+        require(0 <= self.noise <= 1, "start.noise must lie in [0, 1]")
         require(self.episodes >= 1, "start.episodes must be at least 1")
         require(self.epochs >= 1, "start.epochs must be at least 1")
 

@@ -192,14 +192,14 @@ async def test_data_sent_before_the_handshake_is_over_is_not_lost(early: int) ->
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (frame(b"{}", masked=False), 1002),
-        (frame(b"{}", first=0xC1), 1002),  # a reserved bit
-        (frame(b"{}", first=0x83), 1002),  # a reserved opcode
-        (frame(b"x" * 126, first=0x89), 1002),  # a long ping
-        (frame(b"{", first=0x01) + frame(b"}", first=0x81), 1002),  # a message inside a fragmented one
-        (frame(b"}", first=0x80), 1002),  # a continuation of nothing
-        (struct.pack(">BBQ", 0x81, 0xFF, 1 << 40), 1009),
-        (frame(b"", first=0x88), None),
+        pytest.param(frame(b"{}", masked=False), 1002, id="not masked"),
+        pytest.param(frame(b"{}", first=0xC1), 1002, id="a reserved bit"),
+        pytest.param(frame(b"{}", first=0x83), 1002, id="a reserved opcode"),
+        pytest.param(frame(b"x" * 126, first=0x89), 1002, id="a long ping"),
+        pytest.param(frame(b"{", first=0x01) + frame(b"}", first=0x81), 1002, id="a message inside a fragmented one"),
+        pytest.param(frame(b"}", first=0x80), 1002, id="a continuation of nothing"),
+        pytest.param(struct.pack(">BBQ", 0x81, 0xFF, 1 << 40), 1009, id="too long"),
+        pytest.param(frame(b"", first=0x88), None, id="a farewell"),
     ],
 )
 def test_violations_close_the_socket_with_the_right_code(running_hub: Any, data: bytes, code: int | None) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 import torch
 
+from ...client.policies.base import BasePolicy, Context
+from ...client.policies.expert import ExpertPolicy
+from ...client.policies.uniform import RandomPolicy
 from ...envs.core import stable_rng
 from ...records import Completion, Episode
 from ..recipes import StartTable
@@ -27,10 +30,28 @@ WRITERS: Mapping[str, Writer] = {"": plan_thought, "rules": tag_thought}
 """Annotators by the name that a recipe's ``start.tags`` gives."""
 
 
+class WaveringExpert(BasePolicy):
+    """The environment's expert, who now and then does something at random.
+
+    What succeeds in spite of it is kept, so that a policy that imitates it can play, but not well.
+
+    Args:
+        noise: share of turns with a random admissible action.
+    """
+
+    def __init__(self, noise: float) -> None:
+        self.name = "expert"
+        self.noise = noise
+        self._expert, self._random = ExpertPolicy(), RandomPolicy()
+
+    async def act(self, context: Context) -> Completion:
+        """Return an action."""
+        wavers = context.admissible and context.rng(0).random() < self.noise
+        return await (self._random if wavers else self._expert).act(context)
+
+
 def tokenised(episode: Episode, policy: Any) -> Episode:
     """Return a played episode with the token ids that a policy's model would have read and written."""
-    from ...client.policies.base import Context
-
     turns = []
     memory: dict[str, Any] = {}
     for turn in episode.turns:

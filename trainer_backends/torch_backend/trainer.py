@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from ...client.evaluation.metrics import measure, summarise
-from ...client.policies.expert import ExpertPolicy
 from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
@@ -243,7 +242,7 @@ class Trainer(TrainerBackend):
             Job(f"start.{place}", self.wanted, f"{self.recipe.env.split}/{order(size - 1 - place)}", seed=place)
             for place in range(min(table.episodes, size))
         ]
-        player = ExpertPolicy() if table.policy == "expert" else self.policy
+        player = start.WaveringExpert(table.noise) if table.policy == "expert" else self.policy
         slots = self.recipe.sampling.slots
         played = played_through(player, wanted, source, slots, self._wait, keep_prompts=True)
         episodes = start.kept(_in_order([episode async for episode in played]), table.threshold)
