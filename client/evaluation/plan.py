@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -268,8 +268,13 @@ def chosen(size: int, count: int, spread: Spread, key: tuple[str | int, ...] = (
     return [number * size // count for number in range(count)]
 
 
-async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
+async def resolve(plan: EvalPlan, source: Source, ready: Collection[str] = ()) -> ResolvedPlan:
     """Fill in a plan, and check it against the environments.
+
+    Args:
+        plan: what to evaluate.
+        source: where the environments are.
+        ready: names of policies that need not be made; whatever else looks like a path is one.
 
     Raises:
         InvalidRequest, UnknownEnvironment, UnknownTask: something in the plan does not exist or does not fit.
@@ -281,7 +286,7 @@ async def resolve(plan: EvalPlan, source: Source) -> ResolvedPlan:
     for item in plan.envs:
         names = [name for name in await source.envs() if name not in left_out] if item == ALL else [item]
         envs += [await _environment(name, plan, source) for name in names]
-    policies = [_policy(item, plan) for item in plan.policies]
+    policies = [_policy(item, plan, ready) for item in plan.policies]
     if plan.level == "text" and any(policy.kind in SAMPLED for policy in policies):
         raise InvalidRequest("A model needs prompts, which the text level has not.", hint="Use the turn level.")
     check_layouts(plan.tables)
@@ -341,9 +346,9 @@ def _check_hooks(turn: dict[str, Any], pass_k: int) -> None:
             )
 
 
-def _policy(item: str | PolicySpec, plan: EvalPlan) -> PolicySpec:
+def _policy(item: str | PolicySpec, plan: EvalPlan, ready: Collection[str]) -> PolicySpec:
     spec = item if isinstance(item, PolicySpec) else PolicySpec(item)
-    if spec.kind not in KINDS and folders.is_path(spec.kind):
+    if spec.kind not in KINDS and spec.kind not in ready and folders.is_path(spec.kind):
         spec = msgspec.structs.replace(spec, kind="folder", file=spec.kind)
     if spec.kind == "folder":
         # A run that goes on has another newest checkpoint tomorrow, which is another policy.

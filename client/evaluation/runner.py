@@ -114,7 +114,7 @@ async def evaluate_async(
     limits = limits or Limits()
     source: Source = HubSource(url) if url else LocalSource()
     try:
-        resolved = await resolve(plan, source)
+        resolved = await resolve(plan, source, policies or ())
         return await _Run(resolved, out, source, limits, progress or Quiet(), policies or {}).run()
     finally:
         await source.aclose()
