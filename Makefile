@@ -73,7 +73,7 @@ lint: .venv/.stamp-dev typing ## ruff, mypy --strict over the package, and the i
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
 test: .venv/.stamp-dev ## the test suite, one process a core; what is skipped is named with the reason
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
 demo: .venv/.stamp ## start a hub, evaluate two policies on every environment, write a report
 	$(BIN)/turngym demo

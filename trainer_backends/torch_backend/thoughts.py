@@ -1,8 +1,9 @@
 """Thoughts for experts' replies, so that a policy that imitates them has something to think.
 
 An expert acts and does not think. The writer states what the expert is about to do, the way a player might: the moves
-ahead, and then, for a part of the replies, one to several repetitions of the conclusion. So thoughts have varied and
-partly redundant length, and a control that stops idle thinking has something to stop.
+ahead, and then, in a part of the replies, a pause of dots in which nothing is decided any more. The pause goes on with
+the same chance after every dot, so that its length varies, its end cannot be foreseen, and the uncertainty of a policy
+that imitates it stands still: a control that stops idle thinking has something to stop.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ _REPLY = re.compile(r"<think>.*?</think>(\s*)<(action|answer)>(.*?)</\2>", re.DO
 SEPARATOR = "||"
 
 
-def plan_thought(reply: str, observation: str, draw: random.Random, *, ahead: int = 4, most: int = 6) -> str:
+def plan_thought(
+    reply: str, observation: str, draw: random.Random, *, ahead: int = 4, idle: float = 0.5, again: float = 0.85
+) -> str:
     """Return an expert's reply with a thought and with its first action only.
 
     Args:
@@ -22,15 +25,18 @@ def plan_thought(reply: str, observation: str, draw: random.Random, *, ahead: in
         observation: what the expert saw.
         draw: randomness of the length.
         ahead: moves that are stated.
-        most: greatest number of repetitions.
+        idle: share of replies with a pause.
+        again: chance of one more dot after each.
     """
     found = _REPLY.fullmatch(reply.strip())
     if found is None:
         return reply
     moves = [move.strip() for move in found[3].split(SEPARATOR)]
     thought = " ".join(moves[:ahead])
-    repeats = draw.randint(0, most) if draw.random() < 0.5 else 0
-    thought += f" . {moves[0]}" * repeats
+    if draw.random() < idle:
+        thought += " ."
+        while draw.random() < again:
+            thought += " ."
     return f"<think>{thought}</think>{found[1]}<{found[2]}>{moves[0]}</{found[2]}>"
 
 
