@@ -20,7 +20,7 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "No virtual environment could be made. On Debian: sudo apt-get install -y python3-venv" >&2; exit 1; }
 endef
 
-.PHONY: help setup dev lint typing test demo up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test clean
+.PHONY: help setup dev lint typing test demo train-demo results up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,11 @@ dev: .venv/.stamp-dev ## setup, and the tools of the tests
 .venv/.stamp-dev: .venv/.stamp
 	@echo "Adding the tools of its tests; this takes a minute or two."
 	@$(BIN)/python $(PIP_INSTALL) -e ".[worlds,dev]"
+	@touch $@
+
+.venv/.stamp-torch: .venv/.stamp
+	@echo "Adding torch; this takes a minute or two."
+	@$(BIN)/python $(PIP_INSTALL) -e ".[torch]"
 	@touch $@
 
 .venv-openenv/.stamp: $(SETTINGS)
@@ -77,6 +82,13 @@ test: .venv/.stamp-dev ## the test suite, one process a core; what is skipped is
 
 demo: .venv/.stamp ## start a hub, evaluate two policies on every environment, write a report
 	$(BIN)/turngym demo
+
+train-demo: .venv/.stamp-torch ## train a new small policy with T2PO through a hub, on two cores, in minutes
+	$(BIN)/turngym train demo --hub
+
+results: .venv/.stamp-torch ## the experiments of docs/results.md; what is finished in runs/ is not made again
+	$(BIN)/turngym study methods --jobs 2
+	$(BIN)/turngym study t2po --jobs 2
 
 bench: .venv/.stamp ## measure steps per second, latency and memory
 	$(BIN)/turngym bench
