@@ -24,6 +24,7 @@ from ...envs.presets import EnvPreset, load_preset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
+from ..algorithms.diagnosis.echo_trap import repetition
 from ..algorithms.forest import Forest as Flat
 from ..algorithms.forest import prefix_weights
 from ..algorithms.outcomes import Outcomes
@@ -461,6 +462,7 @@ class Trainer(TrainerBackend):
             "invalid": float(np.mean([not turn.action_valid for turn in turns])) if turns else 0.0,
             "malformed": float(np.mean([turn.format_valid is False for turn in turns])) if turns else 0.0,
             "repetitive": float(row.repetitive or 0.0),
+            "repetition": repetition([each.token_ids for each in completions if each.token_ids]),
             "sampling_entropy": float(np.mean([h for each in completions for h in each.entropies or ()] or [0.0])),
             "interventions": float(len(forced)) / max(1, len(completions)),
             "discarded": float(sum(thrown)) / max(1, len(completions) + sum(thrown)),
