@@ -130,6 +130,14 @@ def test_released_forces_at_once_and_again() -> None:
     assert tokens.count(CLOSE) == 2 and trace.causes == ("stagnation", "stagnation")
 
 
+def test_released_counts_a_delta_of_exactly_the_tolerance_and_the_paper_does_not() -> None:
+    settings = SMALL | {"epsilon": 0.0}
+    tokens, _ = reply(control(given=settings | {"variant": "released"}), [frozen()] * 12, thinking=True)
+    assert CLOSE in tokens
+    tokens, _ = reply(control(given=settings), [frozen()] * 12, thinking=True)
+    assert CLOSE not in tokens
+
+
 def test_released_counts_its_budget_from_the_opening_tag_and_tests_it_first() -> None:
     made = control(given=SMALL | {"variant": "released", "window": 4, "budget": 3})
     rows = [frozen(), frozen(), frozen(OPEN)] + [frozen()] * 8
