@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -161,6 +162,7 @@ def _train(wanted: Sequence[Run], jobs: int, device: str) -> dict[str, str]:
 
     missing = [each for each in wanted if not ((each.out / "recipe.json").is_file() and read_run(each.out).finished)]
     failed, done, began = {}, len(wanted) - len(missing), time.monotonic()
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, multiprocessing.cpu_count() // jobs)))  # for the runs' updates
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
         futures = {pool.submit(_one, each, device): each for each in missing}
