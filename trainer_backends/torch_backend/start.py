@@ -123,10 +123,21 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any) -> float:
 
 
 def retold(episode: Episode, write: Writer, seed: int) -> Episode:
-    """Return an expert's episode with thoughts written into its replies."""
-    turns = []
+    """Return an expert's episode with thoughts written into its replies, also where later prompts repeat them."""
+    turns, replies = [], list[str]()
     for turn in episode.turns:
         draw = random.Random(f"{seed} {episode.id} {turn.index}")
         text = write(turn.completion.text, turn.observation, draw)
-        turns.append(msgspec.structs.replace(turn, completion=Completion(text)))
+        prompt = turn.prompt and _with_replies(turn.prompt, replies)
+        turns.append(msgspec.structs.replace(turn, prompt=prompt, completion=Completion(text)))
+        replies.append(text)
     return msgspec.structs.replace(episode, turns=turns)
+
+
+def _with_replies(prompt: Sequence[Mapping[str, Any]], replies: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a prompt in which the assistant's messages are the newest of ``replies``."""
+    count = sum(message["role"] == "assistant" for message in prompt)
+    newest = iter(replies[len(replies) - count :])
+    return [
+        {**message, "content": next(newest)} if message["role"] == "assistant" else dict(message) for message in prompt
+    ]
