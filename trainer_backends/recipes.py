@@ -345,6 +345,20 @@ def recipe_names() -> list[str]:
     return config_names("train")
 
 
+def recipe_of(data: Mapping[str, Any], what: str, hint: str) -> Recipe:
+    """Return the recipe of some tables, checked with all its parts; None stands for a table that is not there.
+
+    Raises:
+        InvalidRequest: a setting is unknown or does not fit; the message begins with ``what``.
+    """
+    try:
+        made = msgspec.convert({key: value for key, value in data.items() if value is not None}, Recipe)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{what}: {error}.", hint=hint) from error
+    made.parts()
+    return made
+
+
 def load_recipe(name: str) -> Recipe:
     """Return the recipe of that name or path, checked with all its parts and its environment preset.
 

@@ -21,7 +21,7 @@ import msgspec
 
 from ..envs.presets import config_names, read_config
 from ..errors import InvalidRequest, TurngymError, nearest
-from .recipes import Recipe, load_recipe
+from .recipes import Recipe, load_recipe, recipe_of
 
 Table = dict[str, Any]
 DEFAULT_ROOT = "runs"
@@ -55,21 +55,16 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if method not in self.methods:
             raise InvalidRequest(f"No method {method!r:.60}.", hint=nearest(method, self.methods))
         data = _merged(msgspec.to_builtins(load_recipe(self.base)), self.methods[method])
-        try:
-            made = msgspec.convert(data, Recipe)
-        except msgspec.ValidationError as error:
-            raise InvalidRequest(f"Method {method}: {error}.", hint="Correct the study.") from error
-        made.parts()
-        return made
+        return recipe_of(data, f"Method {method}", "Correct the study.")
 
 
 def _merged(base: Table, changes: Mapping[str, Any]) -> Table:
-    data = {key: value for key, value in base.items() if value is not None}
+    data = dict(base)
     for key, value in changes.items():
         if value == "none":
             data.pop(key, None)
         elif isinstance(value, dict) and "id" not in value:
-            data[key] = {name: each for name, each in {**data.get(key, {}), **value}.items() if each is not None}
+            data[key] = {**(data.get(key) or {}), **value}
         else:
             data[key] = value
     return data
@@ -187,7 +182,7 @@ def _one(each: Run, device: str) -> float:
     model = None if each.model is None else str(each.model)
     with open(each.out / "progress.txt", "a", encoding="utf-8") as shown, redirect_stdout(shown):
         try:
-            return train(each.recipe, each.out, model=model, device=device, label=each.label)["eval_success"]
+            return float(train(each.recipe, each.out, model=model, device=device, label=each.label)["eval_success"])
         except TurngymError as error:
             raise RuntimeError(f"{error.detail} {error.hint}") from None  # a plain error travels between processes
 

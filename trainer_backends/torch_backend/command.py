@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import msgspec
 
 from ...client.demo import hub
 from ...errors import InvalidRequest
-from ..recipes import Recipe, load_recipe, recipe_names
+from ..recipes import Recipe, load_recipe, recipe_names, recipe_of
+from ..watching.folder import read_run
+from ..watching.progress import held_out, watch
+from ..watching.report import write_report
 
 DEFAULT_ROOT = "runs"
 
@@ -54,29 +58,18 @@ def run(args: argparse.Namespace) -> int:
     with hub(out) if args.hub else nullcontext(args.url) as url:
         final = train(recipe, out, model=args.model, url=url, device=args.device, label=label)
     print(f"Report: {(out / 'report.html').resolve().as_uri()}")
-    from .trainer import evaluations
-
-    first = evaluations(out)[0]
-    if first["step"] < final["step"]:
-        print(f"Held-out success at step {first['step']:.0f}: {_interval(first)}")
-    print(f"Held-out success at step {final['step']:.0f}: {_interval(final)}")
+    first = read_run(out).evals[0]
+    for each in [first, final] if first["step"] < final["step"] else [final]:
+        print(f"Held-out success at step {each['step']:.0f}: {held_out(each)}, {each['eval_episodes']:.0f} tasks")
     return 0
-
-
-def _interval(metrics: dict[str, float]) -> str:
-    success, tasks = metrics["eval_success"], metrics["eval_episodes"]
-    low, high = metrics.get("eval_success_low", success), metrics.get("eval_success_high", success)
-    return f"{100 * success:.1f} % of {tasks:.0f} tasks (95%: {100 * low:.1f} to {100 * high:.1f})"
 
 
 def train(
     recipe: Recipe, out: Path, *, model: str | None = None, url: str | None = None, device: str = "", label: str = ""
-) -> dict[str, float]:
+) -> Mapping[str, Any]:
     """Train and write the report; return the last evaluation."""
     import torch
 
-    from ..watching.progress import watch
-    from ..watching.report import write_report
     from .trainer import Trainer
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -125,9 +118,4 @@ def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
                 table[each] = {}
             table = table[each]
         table[key] = value
-    try:
-        made = msgspec.convert({key: value for key, value in data.items() if value is not None}, Recipe)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{', '.join(changes)}: {error}.", hint="Correct the --set.") from error
-    made.parts()
-    return made
+    return recipe_of(data, ", ".join(changes), "Correct the --set.")

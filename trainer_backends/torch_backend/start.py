@@ -124,7 +124,8 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any) -> float:
 
 def retold(episode: Episode, write: Writer, seed: int) -> Episode:
     """Return an expert's episode with thoughts written into its replies, also where later prompts repeat them."""
-    turns, replies = [], list[str]()
+    turns = []
+    replies: list[str] = []
     for turn in episode.turns:
         draw = random.Random(f"{seed} {episode.id} {turn.index}")
         text = write(turn.completion.text, turn.observation, draw)

@@ -7,7 +7,7 @@ import copy
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,24 +24,24 @@ from ...envs.presets import EnvPreset, load_preset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
-from ..algorithms.diagnosis.echo_trap import repetition
 from ..algorithms.forest import Forest as Flat
 from ..algorithms.forest import prefix_weights
 from ..algorithms.outcomes import Outcomes
-from ..algorithms.rows import Rows
 from ..backend import Experience, Grown, TrainerBackend
 from ..recipes import Recipe
+from ..watching.folder import read_run
 from . import checkpoint, start
 from .batch import Sample, rows_of, samples_of
 from .collect import Group, jobs, played_through, tree
 from .engine import Engine
 from .learner import Diverged, Learner
+from .lines import in_order, keep_lines, slim, step_of
 from .loading import all_threads, end_tokens, load_model, set_threads
+from .measures import Clock, Metrics, measures, spread
 from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
 
-Metrics = dict[str, float]
 Report = Callable[[str, Metrics], None]
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
@@ -86,7 +86,6 @@ class Trainer(TrainerBackend):
         self.step = 0
         self.seconds = 0.0
         self.tokens = 0
-        self.best = -1.0
         last = checkpoint.newest(out / "checkpoints")
         first = model or recipe.model.path or self._new_policy(preset)
         path = first if last is None else str(last)
@@ -163,7 +162,7 @@ class Trainer(TrainerBackend):
         self.learner.optimizer.load_state_dict(tensors["optimizer"])
         if self.learner.head is not None:
             self.learner.head.load_state_dict(tensors["head"])
-        self.step, self.seconds, self.best = state["step"], state["seconds"], state["best"]
+        self.step, self.seconds = state["step"], state["seconds"]
         self.tokens = state["tokens"]
         self.learner.updates = state["updates"]
         self.policy.version = self.step
@@ -172,11 +171,11 @@ class Trainer(TrainerBackend):
 
     def _forget_later(self) -> None:
         """Drop what was recorded after the checkpoint: those steps are taken again."""
-        _keep_lines(self.out / "metrics.jsonl", lambda line: msgspec.json.decode(line)["step"] <= self.step)
+        keep_lines(self.out / "metrics.jsonl", lambda line: msgspec.json.decode(line)["step"] <= self.step)
         header, step = b'{"schema"', self.step
         # Training episodes bear the step they led up from, evaluations the step they came after.
-        _keep_lines(self.out / "episodes.jsonl", lambda line: line.startswith(header) or _step_of(line) < step)
-        _keep_lines(self.out / "eval.jsonl", lambda line: line.startswith(header) or _step_of(line) <= step)
+        keep_lines(self.out / "episodes.jsonl", lambda line: line.startswith(header) or step_of(line) < step)
+        keep_lines(self.out / "eval.jsonl", lambda line: line.startswith(header) or step_of(line) <= step)
         for path in self.out.glob("part-*.jsonl"):
             # Those of this very step were played by these very weights.
             if path != self._part_file():
@@ -191,7 +190,7 @@ class Trainer(TrainerBackend):
         tensors = {"optimizer": learner.optimizer.state_dict()}
         if learner.head is not None:
             tensors["head"] = learner.head.state_dict()
-        state = {"seconds": self.seconds, "tokens": self.tokens, "best": self.best, "updates": learner.updates}
+        state = {"seconds": self.seconds, "tokens": self.tokens, "updates": learner.updates}
         path = checkpoint.save(self.out / "checkpoints", self.step, self.model, self.tokenizer, tensors, state)
         for part in self.out.glob("part-*.jsonl"):
             if part != self._part_file():
@@ -200,7 +199,7 @@ class Trainer(TrainerBackend):
 
     # Training --------------------------------------------------------------------------------------
 
-    async def train(self) -> Metrics:
+    async def train(self) -> Mapping[str, Any]:
         """Train to the end of the recipe; return the metrics of the last evaluation, with its step."""
         run = self.recipe.run
         source: Source = LocalSource() if self.url is None else HubSource(self.url)
@@ -228,9 +227,9 @@ class Trainer(TrainerBackend):
         finally:
             await source.aclose()
 
-    def _evaluated(self) -> Metrics | None:
+    def _evaluated(self) -> Mapping[str, Any] | None:
         """Return the evaluation of this very step, if it was made before the run was cut off."""
-        return next((entry for entry in evaluations(self.out) if entry["step"] == self.step), None)
+        return next((entry for entry in read_run(self.out).evals if entry["step"] == self.step), None)
 
     async def _start(self, source: Source, size: int) -> None:
         """Imitate good episodes before reinforcement begins."""
@@ -246,7 +245,7 @@ class Trainer(TrainerBackend):
         player = start.WaveringExpert(table.noise) if table.policy == "expert" else self.policy
         slots = self.recipe.sampling.slots
         played = played_through(player, wanted, source, slots, self._wait, keep_prompts=True)
-        episodes = start.kept(_in_order([episode async for episode in played]), table.threshold)
+        episodes = start.kept(in_order([episode async for episode in played]), table.threshold)
         if not episodes:
             raise InvalidRequest(
                 f"None of {len(wanted)} episodes scored above {table.threshold:g}.",
@@ -271,7 +270,7 @@ class Trainer(TrainerBackend):
         return bool(run.minutes and self.seconds >= 60 * run.minutes) or bool(run.tokens and self.tokens >= run.tokens)
 
     async def _train_step(self, source: Source, size: int) -> None:
-        clock = _Clock()
+        clock = Clock()
         groups = self._groups(size)
         self.policy.seed = int(stable_rng("step", self.recipe.run.seed, self.step).integers(2**53))
         control = self.method.turn_control
@@ -280,7 +279,7 @@ class Trainer(TrainerBackend):
         before = (engine.generated, engine.prefilled)
         experience = await self._collect(source, groups)
         clock.lap("rollout_seconds")
-        metrics = self._measures(experience.episodes)
+        metrics = measures(experience.episodes)
         self.tokens += engine.generated - before[0]
         metrics |= {
             "sampled_tokens": float(engine.generated - before[0]),
@@ -318,7 +317,7 @@ class Trainer(TrainerBackend):
                 async for episode in played_through(self.policy, missing, source, slots, self._wait):
                     writer.write(episode)
                     episodes[episode.id] = episode
-                return Experience(_in_order(list(episodes.values())))
+                return Experience(in_order(list(episodes.values())))
             vocabulary = int(self.model.config.vocab_size)
             grown = [tree(self.policy, group, rollout_part, source, vocabulary, self._wait) for group in groups]
             trees = list(await asyncio.gather(*grown))
@@ -341,7 +340,7 @@ class Trainer(TrainerBackend):
         Raises:
             Diverged: the loss is no finite number; the weights are as before, and the batch is saved.
         """
-        clock = _Clock()
+        clock = Clock()
         metrics = self._learn(experience, clock)
         # Keys and values of the old weights are of no use any more.
         self.policy.engine.reset()
@@ -362,7 +361,7 @@ class Trainer(TrainerBackend):
         self.policy.engine.reset()
         self._restore(path)
 
-    def _learn(self, experience: Experience, clock: _Clock) -> Metrics:
+    def _learn(self, experience: Experience, clock: Clock) -> Metrics:
         recipe, method = self.recipe, self.method
         played = [each for each in experience.episodes if each.status in ("terminated", "truncated")]
         if not played:
@@ -388,7 +387,7 @@ class Trainer(TrainerBackend):
         for part in method.shaping:
             advantages = part(rows, advantages)
         clock.lap("credit_seconds")
-        metrics |= _spread(rows, advantages)
+        metrics |= spread(rows, advantages)
         rng = stable_rng("update", recipe.run.seed, self.step)
         try:
             with all_threads():
@@ -435,44 +434,9 @@ class Trainer(TrainerBackend):
         writer = EpisodeWriter(self.out / "episodes.jsonl")
         try:
             for episode in episodes:
-                writer.write(_slim(episode))
+                writer.write(slim(episode))
         finally:
             writer.close()
-
-    def _measures(self, episodes: Sequence[Episode]) -> Metrics:
-        row = measure([summarise(episode) for episode in episodes], resample=False)
-        turns = [turn for episode in episodes for turn in episode.turns]
-        completions = [turn.completion for turn in turns]
-        rewards: dict[str, list[float]] = {}
-        for episode in episodes:
-            rewards.setdefault(episode.group, []).append(episode.reward)
-        stds = [float(np.std(each, ddof=1)) for each in rewards.values() if len(each) > 1]
-        tokens = [completion.completion_tokens or 0 for completion in completions]
-        thrown = [completion.info.get("discarded", 0) for completion in completions]
-        forced = [completion for completion in completions if completion.forced]
-        metrics = {
-            "episodes": float(len(episodes)),
-            "failed": float(sum(episode.status == "failed" for episode in episodes)),
-            "success": row.success.mean if row.success is not None else 0.0,
-            "reward": float(np.mean([episode.reward for episode in episodes])),
-            "score": float(np.mean([episode.score for episode in episodes])),
-            "reward_std": float(np.mean(stds)) if stds else 0.0,
-            "turns": float(np.mean([len(episode.turns) for episode in episodes])),
-            "response_tokens": float(np.mean(tokens)) if tokens else 0.0,
-            "invalid": float(np.mean([not turn.action_valid for turn in turns])) if turns else 0.0,
-            "malformed": float(np.mean([turn.format_valid is False for turn in turns])) if turns else 0.0,
-            "repetitive": float(row.repetitive or 0.0),
-            "repetition": repetition([each.token_ids for each in completions if each.token_ids]),
-            "sampling_entropy": float(np.mean([h for each in completions for h in each.entropies or ()] or [0.0])),
-            "interventions": float(len(forced)) / max(1, len(completions)),
-            "discarded": float(sum(thrown)) / max(1, len(completions) + sum(thrown)),
-        }
-        won = [episode for episode in episodes if episode.won]
-        if won:
-            spent = [sum(turn.completion.completion_tokens or 0 for turn in episode.turns) for episode in won]
-            metrics["tokens_won"] = float(np.mean(spent))
-            metrics["turns_won"] = float(np.mean([len(episode.turns) for episode in won]))
-        return metrics
 
     async def evaluate(self, source: Source, tasks: int | None = None) -> Metrics:
         """Play held-out tasks once each; log and return success with its 95% interval."""
@@ -492,16 +456,15 @@ class Trainer(TrainerBackend):
         finally:
             policy.sampling, policy.turn_control = training, control
         row = measure([summarise(episode) for episode in episodes])
-        metrics = {f"eval_{name}": value for name, value in self._measures(episodes).items()}
+        metrics = {f"eval_{name}": value for name, value in measures(episodes).items()}
         if row.success is not None:
             metrics |= {"eval_success_low": row.success.low, "eval_success_high": row.success.high}
         writer = EpisodeWriter(self.out / "eval.jsonl")
         try:
-            for episode in _in_order(episodes):
-                writer.write(_slim(episode))
+            for episode in in_order(episodes):
+                writer.write(slim(episode))
         finally:
             writer.close()
-        self.best = max(self.best, metrics["eval_success"])
         self._log("eval", metrics)
         return {"step": float(self.step), **metrics}
 
@@ -525,13 +488,6 @@ class Trainer(TrainerBackend):
         await asyncio.sleep(WAIT_S)
 
 
-def evaluations(out: Path) -> list[Metrics]:
-    """Return the evaluations of a run so far, each with its step."""
-    path = out / "metrics.jsonl"
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    return [entry for entry in map(msgspec.json.decode, lines) if entry.pop("kind") == "eval"]
-
-
 def _with_nodes(episodes: list[Episode], trees: list[Grown], kind: Literal["turn", "trajectory"]) -> Iterator[Sample]:
     """Yield the rows of the leaves' episodes, every token with the number of its node over all trees."""
     chosen, start = {id(episode) for episode in episodes}, 0
@@ -551,19 +507,6 @@ def _nodes(samples: Sequence[Sample]) -> torch.Tensor:
     return torch.tensor([[*sample.nodes, *[-1] * (width - len(sample.nodes))] for sample in samples])
 
 
-class _Clock:
-    """Seconds between laps."""
-
-    def __init__(self) -> None:
-        self.laps: Metrics = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
-        self._last = now
-
-
 def _order(seed: int, epoch: int, size: int) -> Callable[[int], int]:
     """Return a permutation of 0 … size-1, made without listing it where it is long."""
     if size <= 1_000_000:
@@ -572,54 +515,8 @@ def _order(seed: int, epoch: int, size: int) -> Callable[[int], int]:
     return lambda place: int(stable_rng("order", seed, epoch, place).integers(size))
 
 
-def _slim(episode: Episode) -> Episode:
-    """Return the record without what only training needs and fills the disk."""
-    turns = [
-        msgspec.structs.replace(turn, completion=msgspec.structs.replace(turn.completion, prompt_ids=None))
-        for turn in episode.turns
-    ]
-    return msgspec.structs.replace(episode, turns=turns)
-
-
-def _in_order(episodes: Sequence[Episode]) -> list[Episode]:
-    def key(episode: Episode) -> tuple[Any, ...]:
-        head, _, tail = episode.id.rpartition(".")
-        return (len(head), head, int(tail) if tail.isdigit() else 0)
-
-    return sorted(episodes, key=key)
-
-
 def _hooked(hooks: Sequence[Any], episodes: list[Episode]) -> list[Episode]:
     groups: dict[str, list[Episode]] = {}
     for episode in episodes:
         groups.setdefault(episode.group, []).append(episode)
     return [each for group in groups.values() for each in apply_group_hooks(hooks, group)]
-
-
-def _spread(rows: Rows, advantages: torch.Tensor) -> Metrics:
-    mask = rows.loss_mask_BT.bool()
-    taken = advantages[mask]
-    if not taken.numel():
-        return {}
-    return {
-        "advantage_mean": float(taken.mean()),
-        "advantage_std": float(taken.std()) if taken.numel() > 1 else 0.0,
-        "advantage_zero": float((taken == 0).float().mean()),
-        "policy_entropy": float(rows.need("entropies_BT", "trainer")[mask].mean()),
-        "trained_tokens": float(mask.sum()),
-    }
-
-
-def _keep_lines(path: Path, wanted: Callable[[bytes], bool]) -> None:
-    """Rewrite a file of lines with the wanted ones; a line that was cut off by a crash is dropped."""
-    if not path.is_file():
-        return
-    kept = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and wanted(line)]
-    draft = path.with_suffix(".draft")
-    draft.write_bytes(b"".join(kept))
-    draft.replace(path)
-
-
-def _step_of(line: bytes) -> int:
-    """Return the step in an episode's id: "s000012.g3.1" or "e000010.5"."""
-    return int(msgspec.json.decode(line)["id"].partition(".")[0][1:])

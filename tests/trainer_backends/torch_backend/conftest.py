@@ -15,6 +15,15 @@ from turngym.envs.presets import EnvPreset
 from turngym.trainer_backends.torch_backend.new_policy import new_policy
 
 VOCABULARY = 96
+LLAMA_LIKE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+}
 PRESET = {
     "env": "frozen-lake",
     "config": {"size": 4, "max_actions_per_step": 1},
@@ -54,18 +63,7 @@ def make_model(family: str = "qwen3", **changes: Any) -> Any:
         "llama": (LlamaConfig, LlamaForCausalLM, {}),
     }
     config, model, more = classes[family]
-    shape = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-        "bos_token_id": None,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-    }
+    shape = {**LLAMA_LIKE, "vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": 2}
     torch.manual_seed(0)
     made = model(config(**{**shape, **more, **changes}))
     with torch.no_grad():

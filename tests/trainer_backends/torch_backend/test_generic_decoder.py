@@ -18,17 +18,8 @@ from turngym.trainer_backends.torch_backend.engine import Engine, Request
 from turngym.trainer_backends.torch_backend.generic_decoder import GenericDecoder
 from turngym.trainer_backends.torch_backend.sampling import Sampling
 
-from .conftest import VOCABULARY, make_model
+from .conftest import LLAMA_LIKE, VOCABULARY, make_model
 
-LLAMA_LIKE = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
     "phi": LLAMA_LIKE,

@@ -1,0 +1,45 @@
+"""The lines of a run's files: which are written, in which order, and which are dropped when steps are taken again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...records import Episode
+
+
+def slim(episode: Episode) -> Episode:
+    """Return the record without what only training needs and fills the disk."""
+    turns = [
+        msgspec.structs.replace(turn, completion=msgspec.structs.replace(turn.completion, prompt_ids=None))
+        for turn in episode.turns
+    ]
+    return msgspec.structs.replace(episode, turns=turns)
+
+
+def in_order(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return episodes in the order of their ids, their members by number."""
+
+    def key(episode: Episode) -> tuple[Any, ...]:
+        head, _, tail = episode.id.rpartition(".")
+        return (len(head), head, int(tail) if tail.isdigit() else 0)
+
+    return sorted(episodes, key=key)
+
+
+def keep_lines(path: Path, wanted: Callable[[bytes], bool]) -> None:
+    """Rewrite a file of lines with the wanted ones; a line that was cut off by a crash is dropped."""
+    if not path.is_file():
+        return
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and wanted(line)]
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(b"".join(kept))
+    draft.replace(path)
+
+
+def step_of(line: bytes) -> int:
+    """Return the step in an episode's id: "s000012.g3.1" or "e000010.5"."""
+    return int(msgspec.json.decode(line)["id"].partition(".")[0][1:])
