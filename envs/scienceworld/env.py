@@ -235,11 +235,11 @@ class ScienceWorld(TextEnv):
             return None
         done, node = [], self._state.understood
         while node is not None:
-            done.append(node.action)
+            done.append(node.action.lower())  # the turn level writes "unknown d seed", which the simulator takes too
             node = node.before
         done.reverse()
         path = self.solution
-        if done[: len(path)] != list(path[: len(done)]):
+        if done[: len(path)] != [action.lower() for action in path[: len(done)]]:
             return None
         return path[len(done)] if len(done) < len(path) else "wait1"
 

@@ -122,6 +122,16 @@ def test_the_expert_knows_when_it_has_been_left() -> None:
     assert [env.step(action) for action in env.expert()] and env._won()
 
 
+def test_the_expert_goes_on_where_its_actions_come_in_small_letters() -> None:
+    env = ScienceWorld(admissible="none")
+    env.reset(seed=0, options={"task": "test/1250"})
+    capital = next(place for place, action in enumerate(env.solution) if action != action.lower())
+    for action in env.solution[: capital + 1]:
+        env.step(action.lower())
+    assert env.expert_action() == env.solution[capital + 1]
+    env.close()
+
+
 def test_closing_gives_the_place_back() -> None:
     env = made("find-animal")
     env.reset(seed=0, options={"task": "test/0"})
