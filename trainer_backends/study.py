@@ -1,15 +1,18 @@
 """``turngym study``: train several methods with several seeds from the same starts, and compare them.
 
 A study is a TOML file in ``configs/studies/`` (or any path): a base recipe, seeds, and methods, each the tables of a
-recipe in which it differs from the base. For each seed the base's supervised start is made once, and every method goes
-on from it. A finished run is not made again, and one that was cut off is continued.
+recipe in which it differs from the base. Methods whose environment, policy and supervised start agree go on from one
+start for each seed; starts lie beside the studies' folders and serve all of them. A finished run is not made again, and
+one that was cut off is continued.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,10 +24,11 @@ import msgspec
 
 from ..envs.presets import config_names, read_config
 from ..errors import InvalidRequest, TurngymError, nearest
-from .recipes import Recipe, load_recipe, recipe_of
+from .recipes import Recipe, RunTable, UpdateTable, load_recipe, recipe_of
 
 Table = dict[str, Any]
 DEFAULT_ROOT = "runs"
+STARTS = "starts"
 COMPARED = "compared.html"
 
 
@@ -35,16 +39,16 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         base: name or path of the recipe that they share.
         methods: name -> tables that differ. A table with an id takes the place of the base's, the keys of any other
             are added to it; "none" removes a table.
+        common: tables in which all methods differ from the base, merged before their own.
         summary: one line.
         seeds: every method is trained with each.
-        from_scratch: methods that make their own start, or none, in place of the common one.
     """
 
     base: str
     methods: dict[str, Table]
+    common: Table = {}
     summary: str = ""
     seeds: list[int] = msgspec.field(default_factory=lambda: [0, 1, 2])
-    from_scratch: list[str] = []
 
     def recipe(self, method: str) -> Recipe:
         """Return a method's recipe.
@@ -54,7 +58,8 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """
         if method not in self.methods:
             raise InvalidRequest(f"No method {method!r:.60}.", hint=nearest(method, self.methods))
-        data = _merged(msgspec.to_builtins(load_recipe(self.base)), self.methods[method])
+        data = _merged(msgspec.to_builtins(load_recipe(self.base)), self.common)
+        data = _merged(data, self.methods[method])
         return recipe_of(data, f"Method {method}", "Correct the study.")
 
 
@@ -79,9 +84,6 @@ def load_study(name: str) -> Study:
     study = read_config("studies", name, Study)
     for method in study.methods:
         study.recipe(method)
-    for method in study.from_scratch:
-        if method not in study.methods:
-            raise InvalidRequest(f"from_scratch: no method {method!r:.60}.", hint=nearest(method, study.methods))
     return study
 
 
@@ -101,25 +103,45 @@ class Run(msgspec.Struct, frozen=True):
     model: Path | None
 
 
-def starts(study: Study, out: Path) -> Iterator[Run]:
-    """Yield the runs that make the common start of each seed."""
-    base = load_recipe(study.base)
-    for seed in study.seeds:
-        run = msgspec.structs.replace(base.run, seed=seed, steps=0)
-        yield Run("start", msgspec.structs.replace(base, run=run), out / f"start-seed{seed}", None)
-
-
 def runs(study: Study, out: Path, methods: Sequence[str] = ()) -> Iterator[Run]:
     """Yield the methods' runs, all methods of one seed before the next seed."""
     for seed in study.seeds:
         for method in methods or study.methods:
             recipe = study.recipe(method)
-            model = None
-            if method not in study.from_scratch:
-                recipe = msgspec.structs.replace(recipe, start=None)
-                model = out / f"start-seed{seed}" / "checkpoints" / "step-000000"
-            run = msgspec.structs.replace(recipe.run, seed=seed)
-            yield Run(method, msgspec.structs.replace(recipe, run=run), out / f"{method}-seed{seed}", model)
+            recipe = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, seed=seed))
+            folder, model = out / f"{method}-seed{seed}", None
+            if recipe.start is not None:
+                model = _start(recipe, out.parent).out / "checkpoints" / "step-000000"
+            yield Run(method, msgspec.structs.replace(recipe, start=None), folder, model)
+
+
+def starts(study: Study, out: Path, methods: Sequence[str] = ()) -> list[Run]:
+    """Return the runs that make the starts of the methods' runs, each once."""
+    found: dict[Path, Run] = {}
+    for seed in study.seeds:
+        for method in methods or study.methods:
+            recipe = study.recipe(method)
+            if recipe.start is not None:
+                recipe = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, seed=seed))
+                made = _start(recipe, out.parent)
+                found.setdefault(made.out, made)
+    return list(found.values())
+
+
+def _start(recipe: Recipe, root: Path) -> Run:
+    """Return the run that makes a recipe's start; its folder's name stands for all that the start depends on."""
+    run = recipe.run
+    alone = Recipe(
+        env=recipe.env,
+        model=recipe.model,
+        start=recipe.start,
+        sampling=recipe.sampling,
+        credit={"id": "grpo"},
+        update=UpdateTable(micro_tokens=recipe.update.micro_tokens),
+        run=RunTable(seed=run.seed, steps=0, eval_tasks=run.eval_tasks, eval_temperature=run.eval_temperature),
+    )
+    digest = hashlib.sha256(msgspec.json.encode(alone)).hexdigest()[:8]
+    return Run("start", alone, root / STARTS / f"{digest}-seed{run.seed}", None)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,12 +165,20 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out or f"{DEFAULT_ROOT}/study-{Path(args.study).stem}")
     jobs = args.jobs or multiprocessing.cpu_count()
     wanted = list(runs(study, out, args.method))
-    failed = _train(list(starts(study, out)), jobs, args.device)
+    signal.signal(signal.SIGTERM, _interrupted)
+    failed = _train(starts(study, out, args.method), jobs, args.device)
     failed |= {} if failed else _train(wanted, jobs, args.device)
     _compare([each for each in wanted if (each.out / "metrics.jsonl").is_file()], out)
     for name, error in failed.items():
         print(f"{name}: {error}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _interrupted(*_: Any) -> None:
+    """End the runs too when the study is told to end."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _train(wanted: Sequence[Run], jobs: int, device: str) -> dict[str, str]:

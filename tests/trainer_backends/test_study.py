@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,7 @@ pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
 from turngym.cli import main
 from turngym.envs.presets import config_names
 from turngym.errors import InvalidRequest
-from turngym.trainer_backends.study import load_study
+from turngym.trainer_backends.study import load_study, runs, starts
 
 PRESET = """
 env = "frozen-lake"
@@ -54,6 +59,7 @@ STUDY = """
 base = "BASE"
 seeds = [3]
 [methods.grpo]
+credit = { id = "grpo" }
 [methods.gigpo]
 credit = { id = "gigpo" }
 update = { learning_rate = 1e-4 }
@@ -83,17 +89,53 @@ def test_methods_go_on_from_one_start_and_are_not_made_twice(
     told = capfd.readouterr().out
     assert "grpo" in told and "gigpo" in told
     assert (out / "compared.html").is_file()
-    assert entries(out / "start-seed3", "start") and not entries(out / "start-seed3", "train")
+    (start,) = (tmp_path / "starts").iterdir()
+    assert entries(start, "start") and not entries(start, "train")
     for method in ("grpo", "gigpo"):
         assert not entries(out / f"{method}-seed3", "start")
         assert len(entries(out / f"{method}-seed3", "train")) == 1
-    first = {run: entries(out / run, "eval")[0]["eval_reward"] for run in ("start-seed3", "grpo-seed3", "gigpo-seed3")}
-    assert len(set(first.values())) == 1
+    first = {entries(run, "eval")[0]["eval_reward"] for run in (start, out / "grpo-seed3", out / "gigpo-seed3")}
+    assert len(first) == 1
     recipe = json.loads((out / "gigpo-seed3" / "recipe.json").read_text())
     assert recipe["update"]["learning_rate"] == 1e-4 and recipe["run"]["seed"] == 3
     before = (out / "grpo-seed3" / "metrics.jsonl").stat().st_mtime_ns
     assert main(["study", str(study), "--out", str(out), "--jobs", "1"]) == 0
     assert (out / "grpo-seed3" / "metrics.jsonl").stat().st_mtime_ns == before
+
+
+def test_methods_share_a_start_where_what_it_depends_on_agrees(study: Path, tmp_path: Path) -> None:
+    text = study.read_text()
+    other = "[methods.other]\nstart = { epochs = 2 }\n[methods.none]\nstart = \"none\"\n"
+    other += "[common]\ncredit = { id = \"rloo\" }"
+    study.write_text(text + other)
+    loaded = load_study(str(study))
+    made = list(runs(loaded, tmp_path / "runs"))
+    of = {each.label: each.model for each in made}
+    assert of["grpo"] == of["gigpo"] != of["other"] and of["none"] is None
+    assert [each.recipe.credit["id"] for each in made] == ["grpo", "gigpo", "rloo", "rloo"]
+    assert len(starts(loaded, tmp_path / "runs")) == 2
+    # Another study beside it finds the same starts.
+    assert starts(loaded, tmp_path / "runs")[0].out == starts(loaded, tmp_path / "more", ["gigpo"])[0].out
+
+
+def test_a_study_that_is_told_to_end_ends_its_runs(study: Path, tmp_path: Path) -> None:
+    study.write_text(study.read_text().replace("seeds = [3]", "seeds = [3]\n[common]\nrun = { steps = 100000 }"))
+    words = [sys.executable, "-m", "turngym.cli", "study", str(study), "--out", str(tmp_path / "runs"), "--jobs", "1"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        metrics = tmp_path / "runs" / "grpo-seed3" / "metrics.jsonl"
+        wait_for(lambda: metrics.is_file() and '"train"' in metrics.read_text())
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    length = metrics.stat().st_size
+    time.sleep(1)
+    assert metrics.stat().st_size == length
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ STATE, TENSORS = "trainer.json", "trainer.pt"
 def save(
     folder: Path, step: int, model: Any, tokenizer: Any, tensors: dict[str, Any], state: dict[str, Any], keep: int = 2
 ) -> Path:
-    """Write a checkpoint and remove all but the newest ``keep``.
+    """Write a checkpoint and remove all but the newest ``keep`` and the first, where reinforcement began.
 
     Args:
         folder: the run's folder of checkpoints.
@@ -33,7 +33,7 @@ def save(
         tokenizer: beside them.
         tensors: optimizer and other state with tensors.
         state: everything else, as JSON.
-        keep: how many stay.
+        keep: how many stay beside the first.
 
     Raises:
         RecordError: the disk refused; older checkpoints stay as they are.
@@ -61,7 +61,7 @@ def save(
         raise RecordError(
             f"Checkpoint {target} could not be written: {error}.", hint="Free disk space, then resume the run."
         ) from error
-    for old in list(found(folder))[:-keep]:
+    for old in list(found(folder))[1:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 

@@ -124,8 +124,12 @@ class Trainer(TrainerBackend):
         return str(folder)
 
     def _reference(self, path: str) -> Any:
-        reference = copy.deepcopy(self.model) if not (self.out / "checkpoints").exists() else None
-        if reference is None:
+        """Return the policy as reinforcement found it: after the start, where there is one."""
+        saved = next(checkpoint.found(self.out / "checkpoints"), None)
+        if saved is None:
+            reference = copy.deepcopy(self.model)
+        else:
+            path = str(saved) if saved.name.endswith("-000000") else path
             reference, _ = load_model(path, str(self.model.device), self.recipe.model, seed=self.recipe.run.seed)
         return reference.requires_grad_(False).eval()
 
@@ -263,6 +267,8 @@ class Trainer(TrainerBackend):
                 if number % 10 == 0:
                     self._log("start", metrics)
         self.policy.engine.reset()
+        if self.reference is not None:
+            self.reference.load_state_dict(self.model.state_dict())
         self.seconds += time.perf_counter() - began
 
     def _over(self) -> bool:

@@ -89,6 +89,24 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return dict(AutoModelForCausalLM.from_pretrained(newest).state_dict())
 
 
+def test_the_reference_is_the_policy_after_its_start_also_in_a_resumed_run(
+    policy_folder: Path, preset_file: Path, tmp_path: Path
+) -> None:
+    start = {"policy": "expert", "episodes": 12, "threshold": -1.0, "epochs": 2, "learning_rate": 1e-2}
+    changes = {"kl": {"coefficient": 0.01}, "entropy": {"coefficient": 0.1}, "update": {"learning_rate": 0.01}}
+    recipe = recipe_of(policy_folder, preset_file, start=start, **changes)
+    run(recipe, tmp_path / "run")
+    first, second = (entry["kl"] for entry in lines(tmp_path / "run", "train"))
+    assert abs(first) < 1e-5 < second
+    longer = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, steps=5))
+    resumed = Trainer(longer, tmp_path / "run")
+    started = dict(weights_of(tmp_path / "run" / "checkpoints" / "step-000000"))
+    assert all(torch.equal(value, started[name]) for name, value in resumed.reference.state_dict().items())
+    asyncio.run(resumed.train())
+    names = [path.name for path in checkpoint.found(tmp_path / "run" / "checkpoints")]
+    assert names == ["step-000000", "step-000004", "step-000005"]
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_trains_and_leaves_a_model(
     name: str, policy_folder: Path, preset_file: Path, tmp_path: Path
