@@ -8,6 +8,7 @@ computed only from where it differs from the most similar one, its own earlier t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class Request:
         scores: uncertainty signal of each, where the engine has a control with one.
         forced: whether each was forced and not drawn.
         causes: why tokens were forced.
-        stopped: "stop" at an end token, "length" at the limit, "" before.
+        stopped: "stop" at an end token, "length" at the limit, "dropped" if nobody waits for it any more, "" before.
         reused: prompt tokens that were taken from the cache.
     """
 
@@ -71,6 +72,12 @@ class Engine:
         slots: replies generated at a time.
         places: rows of the cache; those beyond ``slots`` keep earlier turns.
         control: token control and signal (``algorithms/token_control``), None for none.
+
+    Attributes:
+        generated: tokens so far.
+        prefilled: prompt tokens computed so far.
+        steps: passes over the batch so far.
+        seconds: spent in them, prompts included.
     """
 
     def __init__(
@@ -90,6 +97,7 @@ class Engine:
         self.active: list[Request] = []
         """The requests in the first places, in their order."""
         self.steps = 0
+        self.seconds = 0.0
         self.generated = 0
         self.prefilled = 0
         self._held = np.full((self.decoder.places, 64), -1, dtype=np.int64)
@@ -112,7 +120,13 @@ class Engine:
         request.future.add_done_callback(self._futures.discard)
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
-        return await request.future
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            if request in self.waiting:
+                self.waiting.remove(request)
+            request.stopped = "dropped"  # one that is being generated leaves with its next token
+            raise
 
     async def _run(self) -> None:
         try:
@@ -153,11 +167,13 @@ class Engine:
 
     def step(self) -> list[Request]:
         """Admit what fits, generate one token for every active request, and return those that are done."""
+        began = time.perf_counter()
         finished = self._retired(self._admit()) if self.waiting and len(self.active) < self.slots else []
         if self.active:
             ids = torch.tensor([request.ids[-1] for request in self.active], device=self.decoder.device)
             finished += self._retired(self._take(self.active, self.decoder.step(ids), ids))
             self.steps += 1
+        self.seconds += time.perf_counter() - began
         return finished
 
     def run(self) -> Iterator[Request]:

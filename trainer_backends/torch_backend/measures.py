@@ -12,6 +12,7 @@ from ...client.evaluation.metrics import measure, summarise
 from ...records import Episode
 from ..algorithms.diagnosis.echo_trap import repetition
 from ..algorithms.rows import Rows
+from ..backend import Grown
 
 Metrics = dict[str, float]
 
@@ -51,6 +52,28 @@ def measures(episodes: Sequence[Episode]) -> Metrics:
         metrics["tokens_won"] = float(np.mean(spent))
         metrics["turns_won"] = float(np.mean([len(episode.turns) for episode in won]))
     return metrics
+
+
+def tree_measures(trees: Sequence[Grown]) -> Metrics:
+    """Return the numbers of a step's trees, means over trees: their turns, ended episodes and forked states.
+
+    ``tree_shared`` is the share of the tokens in the leaves' episodes that was not sampled for each anew.
+    """
+    if not trees:
+        return {}
+    forks, sampled, told = 0, 0, 0
+    for grown in trees:
+        nodes = grown.plan.tree.nodes
+        forks += sum(len(node.children) > 1 for node in nodes[1:])
+        turns = {id(turn): turn for episode in grown.episodes for turn in episode.turns}
+        sampled += sum(turn.completion.completion_tokens or 0 for turn in turns.values())
+        told += sum(turn.completion.completion_tokens or 0 for episode in grown.episodes for turn in episode.turns)
+    return {
+        "tree_turns": float(np.mean([len(grown.plan.tree.nodes) - 1 for grown in trees])),
+        "tree_leaves": float(np.mean([len(grown.leaves) for grown in trees])),
+        "tree_forks": forks / len(trees),
+        "tree_shared": 1 - sampled / max(1, told),
+    }
 
 
 def spread(rows: Rows, advantages: torch.Tensor) -> Metrics:

@@ -37,7 +37,7 @@ from .engine import Engine
 from .learner import Diverged, Learner
 from .lines import in_order, keep_lines, slim, step_of
 from .loading import all_threads, end_tokens, load_model, set_threads
-from .measures import Clock, Metrics, measures, spread
+from .measures import Clock, Metrics, measures, spread, tree_measures
 from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
@@ -282,14 +282,15 @@ class Trainer(TrainerBackend):
         control = self.method.turn_control
         self.policy.turn_control = None if control is None else control()
         engine = self.policy.engine
-        before = (engine.generated, engine.prefilled)
+        before = (engine.generated, engine.prefilled, engine.seconds)
         experience = await self._collect(source, groups)
         clock.lap("rollout_seconds")
-        metrics = measures(experience.episodes)
+        metrics = measures(experience.episodes) | tree_measures(experience.trees)
         self.tokens += engine.generated - before[0]
         metrics |= {
             "sampled_tokens": float(engine.generated - before[0]),
             "prompt_tokens": float(engine.prefilled - before[1]),
+            "generation_seconds": engine.seconds - before[2],
         }
         metrics |= clock.laps | self.update(experience)
         self._file(experience.episodes)

@@ -113,6 +113,20 @@ FIGURES = (
         optional=True,
     ),
     Figure(
+        "Turn trees",
+        "Of a task: sampled turns, ended episodes, states in which several turns were sampled (the root aside).",
+        {"tree_turns": "turns", "tree_leaves": "leaves", "tree_forks": "forks"},
+        "count",
+        optional=True,
+    ),
+    Figure(
+        "Shared tokens",
+        "Share of the tokens in the leaves' episodes that was not sampled anew for each.",
+        {"tree_shared": "training"},
+        "share",
+        optional=True,
+    ),
+    Figure(
         "Distance between policies",
         "KL to the reference where there is one, and from the policy that sampled (k3 estimate).",
         {"kl": "to the reference", "approx_kl": "from the sampling policy"},
@@ -152,8 +166,8 @@ FIGURES = (
     Figure("Sampled tokens a second", "While episodes are played.", {"tokens_per_second": "rollout"}, "count"),
     Figure(
         "Time of a step",
-        "Seconds of each part: rollout, old log-probabilities, credit, updates.",
-        {name: name.removesuffix("_seconds") for name in SECONDS},
+        "Seconds of each part: rollout, of it generation, old log-probabilities, credit, updates.",
+        {name: name.removesuffix("_seconds") for name in (*SECONDS, "generation_seconds")},
         "seconds",
     ),
     Figure("Memory", "Greatest resident memory of the process so far, MiB.", {"peak_memory_mb": "process"}, "count"),

@@ -56,6 +56,7 @@ FIGURES = (
     Figure("repeated", ("repetitive",), "share"),
     Figure("TTI stops", ("interventions",), "share"),
     Figure("TDS discards", ("discarded",), "share"),
+    Figure("tree forks", ("tree_forks",)),
     Figure("tokens/s", ("tokens_per_second",), "count", True),
 )
 

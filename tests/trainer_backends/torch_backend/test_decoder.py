@@ -145,6 +145,26 @@ async def test_a_failure_reaches_everyone_who_waits(monkeypatch: pytest.MonkeyPa
     assert len(after.ids) == 4
 
 
+async def test_what_nobody_waits_for_is_not_generated_to_its_end() -> None:
+    import asyncio
+
+    engine = Engine(make_model(), [], slots=2)
+    tasks = [
+        asyncio.create_task(engine.generate(ids, Sampling(max_tokens=200), np.random.default_rng(place)))
+        for place, ids in enumerate(prompts(5))
+    ]
+    while engine.steps < 3:
+        await asyncio.sleep(0)
+    for task in tasks[:4]:  # two are being generated, two wait
+        task.cancel()
+    last = await tasks[4]
+    assert last.stopped == "length" and len(last.ids) == 200
+    assert engine.generated < 220
+    fresh = Engine(make_model(), [], slots=1)
+    fresh.submit(prompts(5)[4], Sampling(max_tokens=200), np.random.default_rng(4))
+    assert [each.ids for each in fresh.run()] == [last.ids]
+
+
 def test_draws_follow_the_distribution_and_its_truncations() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().repeat(20_000, 1)
     uniform = torch.rand(20_000, generator=torch.Generator().manual_seed(1))

@@ -123,6 +123,21 @@ def test_every_method_trains_and_leaves_a_model(
     before = weights_of(policy_folder)
     after = weights(tmp_path / "run")
     assert any(not torch.equal(before[key], after[key]) for key in before)
+    assert all(0 < entry["generation_seconds"] < entry["rollout_seconds"] for entry in train)
+    assert ("tree_turns" in train[0]) == ("rollout" in METHODS[name])
+    if name == "at2po":
+        first = [episode for episode in episodes if episode.id.startswith("s000000.")]
+        replies = [[tuple(turn.completion.token_ids or ()) for turn in episode.turns] for episode in first]
+        told = [reply for each in replies for reply in each]
+        paths = {
+            (episode.group, *each[: count + 1])
+            for episode, each in zip(first, replies, strict=True)
+            for count in range(len(each))
+        }
+        assert train[0]["tree_leaves"] == len(first) / 2
+        assert train[0]["tree_turns"] == len(paths) / 2
+        shared = 1 - sum(len(path[-1]) for path in paths) / sum(map(len, told))
+        assert train[0]["tree_shared"] == pytest.approx(shared)
     if name == "t2po":
         assert train[0]["interventions"] > 0
         assert train[0]["discarded"] > 0
