@@ -206,6 +206,7 @@ class TurnEnv(gymnasium.Env[list[Message], str]):
         values = {
             "instructions": env.instructions,
             "observation": self._observation,
+            "start": self.turns[0].observation if self.turns else self._observation,
             "listing": listing,
             "several": several,
             "max_actions": env.max_actions_per_step,

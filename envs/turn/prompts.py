@@ -24,9 +24,9 @@ from .grammar import Grammar, get_grammar
 class PromptStyle:
     """A way to prompt.
 
-    ``first`` and ``later`` are ``str.format`` texts over: instructions, observation, listing, several, guide, notes,
-    step (1-based turn), played (turns so far), shown (turns in the history), history, plan, actions_left, max_actions,
-    reward. A paragraph of theirs that comes out empty is left out.
+    ``first`` and ``later`` are ``str.format`` texts over: instructions, observation, start (the episode's first
+    observation), listing, several, guide, notes, step (1-based turn), played (turns so far), shown (turns in the
+    history), history, plan, actions_left, max_actions, reward. A paragraph of theirs that comes out empty is left out.
 
     Attributes:
         name: id.
@@ -152,8 +152,8 @@ STYLES: Mapping[str, PromptStyle] = {
 }
 
 _MESSAGE_FIELDS = (
-    "instructions", "observation", "listing", "several", "guide", "notes", "step", "played", "shown", "history", "plan",
-    "actions_left", "max_actions", "reward",
+    "instructions", "observation", "start", "listing", "several", "guide", "notes", "step", "played", "shown",
+    "history", "plan", "actions_left", "max_actions", "reward",
 )  # fmt: skip
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "first": _MESSAGE_FIELDS,

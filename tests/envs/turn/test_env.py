@@ -232,6 +232,18 @@ def test_templates_of_ones_own() -> None:
     assert messages[0]["content"] == f"1=left\n2=right\n\nNow 3: {info['observation']}"
 
 
+@pytest.mark.parametrize("memory", [0, 1, -1])
+def test_a_prompt_can_go_on_showing_the_first_observation(memory: int) -> None:
+    env = lake(style="think-action", memory=memory, prompt={"first": "{start}", "later": "{start}\n\n{observation}"})
+    messages, info = env.reset(seed=0, options=START)
+    begun = info["observation"]
+    assert messages[0]["content"] == begun
+    for move in ("Left", "Left"):
+        messages, *_, info = env.step(env.wrap(move))
+    assert info["observation"] != begun
+    assert messages[0]["content"] == (f"{begun}\n\n{info['observation']}" if memory else begun)
+
+
 def test_a_long_prompt_falls_back_to_the_one_without_history() -> None:
     env = lake(style="think-action")
     env.reset(seed=0, options=START)
