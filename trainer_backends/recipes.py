@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..client.policies.hosted import DEFAULT_KEY, Sampling
 from ..envs.presets import config_names, load_preset, read_config
 from ..errors import InvalidRequest
 from .algorithms import entropy, importance, kl, parts, value_loss
@@ -82,25 +83,59 @@ class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     gradient_checkpointing: bool = False
 
 
+class TeacherTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A hosted model that helps a supervised start; named as in evaluation plans.
+
+    Attributes:
+        base_url: address of an OpenAI-compatible chat API, for example "http://127.0.0.1:8000/v1".
+        model: the model's name there.
+        api_key_env: environment variable that holds the API key; the default may be unset.
+        sampling: temperature, max_tokens and the like (``client/policies/hosted.py``).
+        concurrency: most calls in flight.
+        retries: how often a call that failed is repeated.
+        attempts: answers that are asked for in one turn before rules stand in.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str = DEFAULT_KEY
+    sampling: Sampling = Sampling()
+    concurrency: int = 16
+    retries: int = 5
+    attempts: int = 3
+
+    def __post_init__(self) -> None:
+        address = self.base_url.startswith(("http://", "https://"))
+        require(address, "start.teacher.base_url must begin with http:// or https://")
+        require(bool(self.model), "start.teacher.model must name a model")
+        require(self.concurrency >= 1, "start.teacher.concurrency must be at least 1")
+        require(self.retries >= 0, "start.teacher.retries must not be negative")
+        require(self.attempts >= 1, "start.teacher.attempts must be at least 1")
+
+
 class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Supervised start before RL (RFT in T2PO, cold start in RLVMR).
 
     Attributes:
-        policy: who plays the episodes: "self" the model as it is, "expert" the environment's expert.
+        policy: who plays the episodes: "self" the model as it is, "expert" the environment's expert, "teacher" the
+            hosted model.
         noise: share of turns in which the expert does something at random.
         episodes: how many are played.
         threshold: episodes whose score is greater are kept.
-        tags: an annotator adds meta-reasoning tags (RLVMR): "rules", or "" for none.
+        tags: who writes the expert's thoughts, with meta-reasoning tags where the style has them (RLVMR): "rules",
+            "teacher" the hosted model, or "" for a plain statement of its moves.
+        teacher: the hosted model.
         epochs: passes over the kept turns.
         batch: rows of a step.
         learning_rate: of AdamW.
     """
 
-    policy: Literal["self", "expert"] = "self"
+    policy: Literal["self", "expert", "teacher"] = "self"
     noise: float = 0.0
     episodes: int = 512
     threshold: float = 0.9
-    tags: Literal["", "rules"] = ""
+    tags: Literal["", "rules", "teacher"] = ""
+    teacher: TeacherTable | None = None
     epochs: int = 5
     batch: int = 32
     learning_rate: float = 1e-5
@@ -109,6 +144,12 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         require(0 <= self.noise <= 1, "start.noise must lie in [0, 1]")
         require(self.episodes >= 1, "start.episodes must be at least 1")
         require(self.epochs >= 1, "start.epochs must be at least 1")
+        expert = not self.tags or self.policy == "expert"
+        require(expert, 'start.tags says who writes the thoughts of an expert: set start.policy = "expert"')
+        asked, there = "teacher" in (self.policy, self.tags), self.teacher is not None
+        require(there or not asked, "a teacher needs a table [start.teacher] with its base_url and model")
+        unused = 'nobody asks [start.teacher]: set start.tags = "teacher" or start.policy = "teacher"'
+        require(asked or not there, unused)
 
 
 class SamplingTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,33 +1,36 @@
 """The supervised start: imitate episodes that went well (RFT; RLVMR's cold start).
 
-The model, or the environment's expert, plays training tasks; episodes whose score passes the threshold are kept, and
-the model is fine-tuned on their replies. Experts act but do not think: a *writer* gives their replies thoughts.
+The model, the environment's expert or a hosted teacher plays training tasks; episodes whose score passes the threshold
+are kept, and the model is fine-tuned on their replies. Experts act but do not think: rules or the teacher write
+thoughts into their replies.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from ...client.policies.base import BasePolicy, Context
+from ...client.policies.base import BasePolicy, Context, Policy
 from ...client.policies.expert import ExpertPolicy
+from ...client.policies.replay import ReplayPolicy
 from ...client.policies.uniform import RandomPolicy
+from ...client.rollout import Job
 from ...envs.core import stable_rng
+from ...errors import InvalidRequest, from_problem
 from ...records import Completion, Episode
 from ..recipes import StartTable
 from .batch import Sample, micro_batches, samples_of
-from .thoughts import plan_thought, tag_thought
+from .lines import in_order
+from .teacher import FILE, Annotator, Teacher, Writer
+from .thoughts import plan_thought, rule_thought
 
-Writer = Callable[[str, str, random.Random], str]
-"""(expert's reply, observation, randomness) -> the reply with a thought."""
-
-
-WRITERS: Mapping[str, Writer] = {"": plan_thought, "rules": tag_thought}
-"""Annotators by the name that a recipe's ``start.tags`` gives."""
+Play = Callable[[Policy, Sequence[Job]], AsyncIterator[Episode]]
+"""Plays jobs to the end, with the prompt of every turn in the record."""
 
 
 class WaveringExpert(BasePolicy):
@@ -48,6 +51,102 @@ class WaveringExpert(BasePolicy):
         """Return an action."""
         wavers = context.admissible and context.rng(0).random() < self.noise
         return await (self._random if wavers else self._expert).act(context)
+
+
+class Retelling(BasePolicy):
+    """Takes an episode's actions again, with thoughts written into the replies.
+
+    The environment itself makes the prompts then, so that they hold what the thoughts leave in them: the plan so far,
+    or the conversation.
+
+    Args:
+        episodes: what was played; each course must repeat itself.
+        write: writes the thoughts; the actions stay.
+    """
+
+    def __init__(self, episodes: Sequence[Episode], write: Writer) -> None:
+        self.name = "expert"
+        self._replay, self._write = ReplayPolicy(episodes), write
+
+    async def act(self, context: Context) -> Completion:
+        """Return the recorded action with a thought."""
+        return Completion(await self._write((await self._replay.act(context)).text, context))
+
+
+async def examples(
+    table: StartTable, policy: Any, jobs: Sequence[Job], play: Play, out: Path, seed: int
+) -> tuple[list[Episode], dict[str, float]]:
+    """Play episodes and return those to imitate, with token ids, and what there is to log about them.
+
+    Args:
+        table: who plays, who writes thoughts, what is kept.
+        policy: the policy that is to be trained.
+        jobs: what is played.
+        play: plays it.
+        out: folder of the run, which holds the teacher's answers.
+        seed: of the rules' randomness.
+
+    Raises:
+        InvalidRequest: no episode is good enough, or the teacher's API key is missing.
+        PolicyFailed: the teacher cannot be reached, or writes nothing that can be used.
+    """
+    teacher = None if table.teacher is None else Teacher(table.teacher, out / FILE)
+    try:
+        players = {"self": policy, "expert": WaveringExpert(table.noise), "teacher": teacher}
+        played = await _played(play(players[table.policy], jobs), teacher)
+        episodes = kept(played, table.threshold)
+        if not episodes:
+            raise InvalidRequest(
+                f"None of {len(jobs)} episodes scored above {table.threshold:g}.",
+                hint='Lower start.threshold, play more episodes, or let the expert play: start.policy = "expert".',
+            )
+        metrics = {"episodes": float(len(jobs)), "kept": float(len(episodes))}
+        if table.tags:
+            episodes, counts = await _retold(table, episodes, jobs, play, teacher, seed)
+            metrics |= counts
+        elif table.policy == "expert":
+            episodes = [retold(episode, plan_thought, seed) for episode in episodes]
+        if teacher is not None:
+            metrics |= teacher.metrics
+        if table.policy != "self":
+            episodes = [tokenised(episode, policy) for episode in episodes]
+        return episodes, metrics
+    finally:
+        if teacher is not None:
+            await teacher.aclose()
+
+
+async def _played(episodes: AsyncIterator[Episode], teacher: Teacher | None) -> list[Episode]:
+    """Return all episodes in order, unless the teacher went away."""
+    done = in_order([episode async for episode in episodes])
+    if teacher is not None and teacher.failure is not None:
+        raise teacher.failure
+    return done
+
+
+async def _retold(
+    table: StartTable, episodes: Sequence[Episode], jobs: Sequence[Job], play: Play, teacher: Teacher | None, seed: int
+) -> tuple[list[Episode], dict[str, float]]:
+    """Return an expert's episodes with thoughts that rules or the teacher wrote, and what there is to log."""
+
+    async def by_rules(reply: str, context: Context) -> str:
+        draw = random.Random(f"{seed} {context.task} {context.seed} {context.turn}")
+        return rule_thought(reply, context.text, draw)
+
+    annotator = None
+    if teacher is not None and table.teacher is not None:
+        annotator = Annotator(teacher, table.teacher.attempts, by_rules, jobs[0].wanted.turn)
+    names = {episode.id for episode in episodes}
+    again = [job for job in jobs if job.id in names]
+    played = await _played(play(Retelling(episodes, annotator or by_rules), again), teacher)
+    told = kept(played, table.threshold)
+    if not told:
+        error = next((episode.error for episode in played if episode.error), None)
+        raise from_problem(error) if error else InvalidRequest("The expert's episodes took another course when retold.")
+    if annotator is not None:
+        annotator.check()
+    lost = {"lost": float(len(episodes) - len(told))}
+    return told, lost | (annotator.metrics if annotator is not None else {})
 
 
 def tokenised(episode: Episode, policy: Any) -> Episode:
@@ -122,8 +221,16 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any) -> float:
     return loss
 
 
-def retold(episode: Episode, write: Writer, seed: int) -> Episode:
-    """Return an expert's episode with thoughts written into its replies, also where later prompts repeat them."""
+def retold(episode: Episode, write: Callable[[str, str, random.Random], str], seed: int) -> Episode:
+    """Return an expert's episode with thoughts written into its replies, also where later prompts repeat them.
+
+    Unlike :class:`Retelling` it plays nothing again, and the replies may leave actions out.
+
+    Args:
+        episode: what was played, with all prompts.
+        write: (reply, observation, randomness) -> the reply with a thought.
+        seed: of the randomness.
+    """
     turns = []
     replies: list[str] = []
     for turn in episode.turns:

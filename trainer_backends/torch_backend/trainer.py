@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -246,23 +247,14 @@ class Trainer(TrainerBackend):
             Job(f"start.{place}", self.wanted, f"{self.recipe.env.split}/{order(size - 1 - place)}", seed=place)
             for place in range(min(table.episodes, size))
         ]
-        player = start.WaveringExpert(table.noise) if table.policy == "expert" else self.policy
         slots = self.recipe.sampling.slots
-        played = played_through(player, wanted, source, slots, self._wait, keep_prompts=True)
-        episodes = start.kept(in_order([episode async for episode in played]), table.threshold)
-        if not episodes:
-            raise InvalidRequest(
-                f"None of {len(wanted)} episodes scored above {table.threshold:g}.",
-                hint='Lower start.threshold, play more episodes, or let the expert play: start.policy = "expert".',
-            )
-        if table.policy == "expert":
-            write = start.WRITERS[table.tags]
-            episodes = [start.retold(episode, write, self.recipe.run.seed) for episode in episodes]
-            episodes = [start.tokenised(episode, self.policy) for episode in episodes]
-        self._log("start", {"episodes": float(len(wanted)), "kept": float(len(episodes))})
+        play = partial(played_through, source=source, concurrency=slots, wait=self._wait, keep_prompts=True)
+        seed = self.recipe.run.seed
+        episodes, metrics = await start.examples(table, self.policy, wanted, play, self.out, seed)
+        self._log("start", metrics)
         rows = self.recipe.sampling.rows
         with all_threads():
-            steps = start.fine_tune(self.model, episodes, table, self.learner, rows, self.recipe.run.seed)
+            steps = start.fine_tune(self.model, episodes, table, self.learner, rows, seed)
             for number, metrics in enumerate(steps):
                 if number % 10 == 0:
                     self._log("start", metrics)
