@@ -141,7 +141,7 @@ def _lines(file: Path) -> Iterator[_Line]:
             yield msgspec.json.decode(line, type=_Line)
         except msgspec.MsgspecError as error:
             raise RecordError(
-                f"Line {number} of {file} is damaged: {error}.", hint="Delete that line; what it held is asked for again."
+                f"Line {number} of {file} is damaged: {error}.", hint="Delete it; what it held is asked for again."
             ) from error
 
 
@@ -293,7 +293,7 @@ KINDS: Mapping[str, str] = {
 """The four tags as RLVMR defines them (section 3.1)."""
 
 TASK = (
-    "You write down the thoughts of an agent. It acts in a text environment, turn by turn, and it did solve its task; "
+    "You write down the thoughts of an agent. It acts in a text environment, turn by turn, and it did well; "
     "its actions were recorded, its thoughts were not. You see what the agent was told, what happened so far and the "
     "action that it took next. Write the thought that led to this action: in the agent's own voice, in English, in one "
     "or two short sentences, from nothing but what the agent could know at that moment. Do not judge the action and do "
