@@ -178,7 +178,6 @@ class Annotator:
             context: the turn; ``memory`` keeps what the teacher was told about the episode.
 
         Raises:
-            InvalidRequest: the style has no thoughts.
             PolicyFailed: the teacher cannot be reached, or refuses to work.
         """
         grammar = self._grammar(context)
@@ -198,8 +197,6 @@ class Annotator:
         if self.turn.get("grammar") is not None:
             style = with_grammar(style, self.turn["grammar"])
         rules = style.rules
-        if not rules.thoughts:
-            raise InvalidRequest(f"Replies of the style {style.name} hold no thoughts.", hint='Set start.tags = "".')
         return rules if language_rule is None else dataclasses.replace(rules, ban_cjk=language_rule)
 
     async def _asked(self, rules: Grammar, action: str, context: Context, story: list[str]) -> str | None:

@@ -370,14 +370,6 @@ def test_a_damaged_file_of_answers_is_named(server: Any, policy_folder: Path, tm
         gathered(table(server), policy_folder, tmp_path)
 
 
-def test_a_style_without_thoughts_cannot_be_annotated(server: Any, policy_folder: Path, tmp_path: Path) -> None:
-    server.answers["wise"] = telling("<monitor>On.</monitor>")
-    turn = {**THINKING, "grammar": "search-answer"}
-    with pytest.raises(InvalidRequest):
-        gathered(table(server), policy_folder, tmp_path, turn)
-    assert not server.requests
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
