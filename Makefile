@@ -90,7 +90,7 @@ results: .venv/.stamp-torch ## the experiments of docs/results.md; what is finis
 	$(BIN)/turngym study methods --jobs 2
 	$(BIN)/turngym study t2po --jobs 2
 
-bench: .venv/.stamp ## measure steps per second, latency and memory
+bench: .venv/.stamp ## measure steps per second, latency and memory; training where torch is installed
 	$(BIN)/turngym bench
 
 up: ## build and start the hub in a container (docker/compose.yaml)

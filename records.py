@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -22,6 +23,8 @@ from .errors import RecordError
 
 SCHEMA = "turngym.episodes"
 VERSION = 1
+SYNC_S = 1.0
+"""Least seconds between two waits for the disk."""
 
 
 class Message(TypedDict):
@@ -234,7 +237,10 @@ def scrub_tree(value: Any) -> Any:
 
 
 class EpisodeWriter:
-    """Appends episodes to a JSON Lines file; each is flushed to disk before ``write`` returns.
+    """Appends episodes to a JSON Lines file; each is with the system before ``write`` returns, whole.
+
+    A process that is killed loses nothing. The system is told to put the file on the disk about once a second and on
+    ``close``: only a machine that crashes may lose the newest episodes.
 
     A path that ends in ``.zst`` is compressed, one zstandard frame an episode, so that a crash can only
     harm the line being written.
@@ -253,6 +259,7 @@ class EpisodeWriter:
         if not fresh:
             self._check_header()
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._synced = time.monotonic()
         if fresh:
             self._append(_encoder.encode({"schema": SCHEMA, "version": VERSION}) + b"\n")
         elif not self._compress:
@@ -286,7 +293,8 @@ class EpisodeWriter:
             view = memoryview(data)
             while view:
                 view = view[self._file.write(view) :]
-            os.fsync(self._file.fileno())
+            if time.monotonic() - self._synced >= SYNC_S:
+                self._sync()
         except OSError as error:
             # Cut the half-written line off so that every earlier line stays readable.
             os.ftruncate(self._file.fileno(), start)
@@ -296,12 +304,22 @@ class EpisodeWriter:
             ) from error
 
     def write(self, episode: Episode) -> None:
-        """Append one episode and wait until it is on disk."""
+        """Append one episode."""
         self._append(encode_episode(episode) + b"\n")
 
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
     def close(self) -> None:
-        """Close the file; writing afterwards is an error."""
-        self._file.close()
+        """Put the file on the disk and close it; writing afterwards is an error."""
+        if not self._file.closed:
+            try:
+                self._sync()
+            except OSError as error:
+                raise RecordError(f"Cannot write {self.path}: {error.strerror}.", hint="Look at the disk.") from error
+            finally:
+                self._file.close()
 
     def __enter__(self) -> EpisodeWriter:
         return self

@@ -111,7 +111,7 @@ def runs(study: Study, out: Path, methods: Sequence[str] = ()) -> Iterator[Run]:
             recipe = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, seed=seed))
             folder, model = out / f"{method}-seed{seed}", None
             if recipe.start is not None:
-                model = _start(recipe, out.parent).out / "checkpoints" / "step-000000"
+                model = _made(_start(recipe, out.parent))
             yield Run(method, msgspec.structs.replace(recipe, start=None), folder, model)
 
 
@@ -144,6 +144,17 @@ def _start(recipe: Recipe, root: Path) -> Run:
     return Run("start", alone, root / STARTS / f"{digest}-seed{run.seed}", None)
 
 
+def _made(start: Run) -> Path:
+    """Return the policy that a start makes."""
+    return start.out / "checkpoints" / "step-000000"
+
+
+def _finished(run: Run) -> bool:
+    from .watching.folder import read_run
+
+    return (run.out / "recipe.json").is_file() and read_run(run.out).finished
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("study", nargs="?", help="name of a packaged study, or the path of a TOML file; left out: list")
@@ -166,7 +177,8 @@ def run(args: argparse.Namespace) -> int:
     jobs = args.jobs or multiprocessing.cpu_count()
     wanted = list(runs(study, out, args.method))
     signal.signal(signal.SIGTERM, _interrupted)
-    failed = _train(starts(study, out, args.method), jobs, args.device)
+    needed = {each.model for each in wanted if not _finished(each)}
+    failed = _train([each for each in starts(study, out, args.method) if _made(each) in needed], jobs, args.device)
     failed |= {} if failed else _train(wanted, jobs, args.device)
     _compare([each for each in wanted if (each.out / "metrics.jsonl").is_file()], out)
     for name, error in failed.items():
@@ -183,9 +195,7 @@ def _interrupted(*_: Any) -> None:
 
 def _train(wanted: Sequence[Run], jobs: int, device: str) -> dict[str, str]:
     """Train runs in processes of their own; return what failed and why."""
-    from .watching.folder import read_run
-
-    missing = [each for each in wanted if not ((each.out / "recipe.json").is_file() and read_run(each.out).finished)]
+    missing = [each for each in wanted if not _finished(each)]
     failed, done, began = {}, len(wanted) - len(missing), time.monotonic()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, multiprocessing.cpu_count() // jobs)))  # for the runs' updates
     context = multiprocessing.get_context("spawn")

@@ -41,12 +41,12 @@ class Extra(NamedTuple):
     """A part that is measured outside the client.
 
     Attributes:
-        title: over its table.
-        rows: measures.
+        titles: over its tables, by name.
+        tables: measures.
     """
 
-    title: str
-    rows: Callable[[], list[dict[str, Any]]]
+    titles: Mapping[str, str]
+    tables: Callable[[], Mapping[str, list[dict[str, Any]]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser, extra: Iterable[str] = ()) -> None:
@@ -116,8 +116,12 @@ def run(args: argparse.Namespace, extra: Mapping[str, Extra] | None = None) -> i
     if "scienceworld" in parts and without is None:
         results["scienceworld"] = scienceworld.steps()
         results["scienceworld_sessions"] = scienceworld.sessions()
-    results |= {name: part.rows() for name, part in extra.items() if name in parts}
-    show(results, args.markdown, TITLES | {name: part.title for name, part in extra.items()})
+    titles = dict(TITLES)
+    for name, part in extra.items():
+        titles |= part.titles
+        if name in parts:
+            results |= part.tables()
+    show(results, args.markdown, titles)
     if "serving" in parts and stock is None:
         print(f"\nStock OpenEnv was left out: {args.openenv_python} is missing. `make conformance` sets it up.")
     if "alfworld" in parts and stock_alfworld is None:

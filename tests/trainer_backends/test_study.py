@@ -99,8 +99,10 @@ def test_methods_go_on_from_one_start_and_are_not_made_twice(
     recipe = json.loads((out / "gigpo-seed3" / "recipe.json").read_text())
     assert recipe["update"]["learning_rate"] == 1e-4 and recipe["run"]["seed"] == 3
     before = (out / "grpo-seed3" / "metrics.jsonl").stat().st_mtime_ns
+    start.rename(tmp_path / "gone")  # and no start that no run needs
     assert main(["study", str(study), "--out", str(out), "--jobs", "1"]) == 0
     assert (out / "grpo-seed3" / "metrics.jsonl").stat().st_mtime_ns == before
+    assert not start.exists()
 
 
 def test_methods_share_a_start_where_what_it_depends_on_agrees(study: Path, tmp_path: Path) -> None:

@@ -126,8 +126,9 @@ class Learner:
             base = base_of(model)
             shared = None if self.recipe.model.gradient_checkpointing else _shared(samples)
             if shared is None:
-                ids, mask = self._padded([sample.ids for sample in samples])
-                states = base.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+                ids, _ = self._padded([sample.ids for sample in samples])
+                # No mask: a row's tokens never look at the padding after them, and without one attention skips half.
+                states = base.model(input_ids=ids, use_cache=False).last_hidden_state
             else:
                 states = self._after_prompts(base, samples, *shared)
                 place = place - torch.tensor([_begin(sample) for sample in samples], device=self.device)[row]

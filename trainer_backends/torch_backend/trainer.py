@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import resource
 import shutil
 import time
@@ -506,6 +507,7 @@ def _nodes(samples: Sequence[Sample]) -> torch.Tensor:
     return torch.tensor([[*sample.nodes, *[-1] * (width - len(sample.nodes))] for sample in samples])
 
 
+@functools.lru_cache(4)
 def _order(seed: int, epoch: int, size: int) -> Callable[[int], int]:
     """Return a permutation of 0 … size-1, made without listing it where it is long."""
     if size <= 1_000_000:
