@@ -21,6 +21,7 @@ from ..algorithms.value_loss import value_loss
 from ..recipes import Recipe
 from .batch import Sample, micro_batches
 from .decoder import base_of, supported
+from .optimizer import Optimizer
 
 SHARE_BELOW = 0.8
 """Share of the rows' tokens below which computing their distinct prompts once is worth two passes."""
@@ -67,22 +68,22 @@ class Learner:
             self.head = nn.Linear(model.config.hidden_size, 1).to(self.device)
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
-        self.optimizer = torch.optim.AdamW(self._groups(), betas=recipe.update.betas, weight_decay=0.0)
+        self.optimizer = Optimizer(self._groups(), betas=recipe.update.betas)
         self.updates = 0
 
     def _groups(self) -> list[dict[str, Any]]:
         update = self.recipe.update
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         # Norms and biases are not decayed.
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": [p for p in trained if p.ndim >= 2], "weight_decay": update.weight_decay},
-            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+            {"params": [p for p in trained if p.ndim < 2]},
         ]
         for group in groups:
-            group["lr"] = group["base"] = update.learning_rate
+            group["lr"] = update.learning_rate
         if self.head is not None and self.recipe.critic is not None:
             rate = self.recipe.critic.learning_rate
-            groups.append({"params": list(self.head.parameters()), "weight_decay": 0.0, "lr": rate, "base": rate})
+            groups.append({"params": list(self.head.parameters()), "lr": rate})
         return groups
 
     @property
@@ -235,7 +236,7 @@ class Learner:
             # Weighted rows stand for the leaves that they are part of.
             totals = replace(totals, rows=float(sum(samples[number].leaf for number in batch)))
         sums: dict[str, float] = {}
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         chosen = [samples[number] for number in batch]
         for places in micro_batches(chosen, self.recipe.update.micro_tokens):
             numbers = [batch[place] for place in places]
@@ -255,14 +256,12 @@ class Learner:
             for name, value in metrics.items():
                 # Losses add up over micro-batches, means are weighted by their tokens.
                 sums[name] = sums.get(name, 0.0) + float(value) * (1.0 if name.endswith("loss") else share)
-        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(trained, self.recipe.update.grad_clip)
+        norm = nn.utils.clip_grad_norm_(self.optimizer.params, self.recipe.update.grad_clip)
         self._check(norm, batch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["base"] * self.rate()
-        self.optimizer.step()
+        rate = self.rate()
+        self.optimizer.step(rate)
         self.updates += 1
-        return {**sums, "gradient_norm": float(norm), "learning_rate": self.optimizer.param_groups[0]["lr"]}
+        return {**sums, "gradient_norm": float(norm), "learning_rate": rate * self.recipe.update.learning_rate}
 
     def rate(self) -> float:
         """Return the learning rate's factor: it rises during the warm-up, then stays."""
@@ -307,7 +306,7 @@ class Learner:
 
     def _check(self, value: Tensor, batch: Sequence[int]) -> None:
         if not torch.isfinite(value):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             raise Diverged(
                 f"The loss or its gradient is {float(value.detach())} in update {self.updates + 1}.",
                 hint="Lower the learning rate, or look at the saved batch.",

@@ -26,6 +26,7 @@ from ...records import Completion, Episode
 from ..recipes import StartTable
 from .batch import Sample, micro_batches, samples_of
 from .lines import in_order
+from .optimizer import Optimizer
 from .teacher import FILE, Annotator, Teacher, Writer
 from .thoughts import plan_thought, rule_thought
 
@@ -186,11 +187,8 @@ def fine_tune(
         seed: of the order of rows.
     """
     samples = [sample for episode in episodes for sample in samples_of(episode, rows)]
-    optimizer = torch.optim.AdamW(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=table.learning_rate,
-        weight_decay=0.0,
-    )
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = Optimizer([{"params": trained, "lr": table.learning_rate}])
     steps = max(1, table.epochs * -(-len(samples) // table.batch))
     done = 0
     for epoch in range(table.epochs):
@@ -199,11 +197,9 @@ def fine_tune(
             chosen = [samples[number] for number in order[place : place + table.batch]]
             # A short rise, then down to a tenth: the next step is reinforcement from here.
             rate = min(1.0, (done + 1) / max(1.0, 0.05 * steps)) * (1 - 0.9 * done / steps)
-            for group in optimizer.param_groups:
-                group["lr"] = table.learning_rate * rate
             loss = _imitate(model, chosen, learner)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step(rate)
             done += 1
             yield {"start_loss": loss, "epoch": epoch + place / max(1, len(order)), "steps": steps}
 

@@ -109,6 +109,8 @@ class Trainer(TrainerBackend):
             # A run may be made longer.
             for each in (known, now):
                 each["run"] = {**each["run"], "steps": 0, "minutes": 0, "tokens": 0}
+                if (each.get("start") or {}).get("teacher"):  # and a teacher may have moved
+                    each["start"] = {**each["start"], "teacher": {**each["start"]["teacher"], "base_url": ""}}
             if known != now:
                 raise InvalidRequest(f"{self.out} holds a run of another recipe.", hint="Name a new folder.")
         path.write_bytes(data)

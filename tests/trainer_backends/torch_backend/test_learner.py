@@ -15,6 +15,7 @@ from turngym.trainer_backends.recipes import Recipe
 from turngym.trainer_backends.torch_backend import learner as module
 from turngym.trainer_backends.torch_backend.batch import Sample, micro_batches
 from turngym.trainer_backends.torch_backend.learner import Learner
+from turngym.trainer_backends.torch_backend.optimizer import Optimizer
 
 from .conftest import VOCABULARY, make_model
 
@@ -68,3 +69,28 @@ def test_rows_with_one_prompt_stay_together_and_none_is_lost() -> None:
     assert all(len(batch) * max(len(rows[number].ids) for number in batch) <= 150 for batch in batches)
     prompts = [tuple(rows[number].ids[: rows[number].places[0]]) for batch in batches for number in batch]
     assert sum(one != other for one, other in itertools.pairwise(prompts)) == len(set(prompts)) - 1
+
+
+def moved(dtype: torch.dtype, steps: int, through: int = 0) -> torch.Tensor:
+    """Return how far the weights of a model have moved by small steps; one checkpoint is loaded in between."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 16).to(torch.bfloat16).to(dtype)
+    first = model.weight.detach().clone()
+    optimizer = Optimizer([{"params": model.parameters(), "lr": 1e-5}])
+    for step in range(steps):
+        if step == through:
+            state = optimizer.state_dict()
+            optimizer = Optimizer([{"params": model.parameters(), "lr": 1e-5}])
+            optimizer.load_state_dict(state)
+        optimizer.zero_grad()
+        model(torch.eye(16, dtype=dtype)).square().sum().backward()
+        optimizer.step()
+    return (model.weight.detach() - first).float()
+
+
+def test_steps_too_small_for_sixteen_bits_add_up() -> None:
+    full, half = moved(torch.float32, 400), moved(torch.bfloat16, 400, through=150)
+    assert full.abs().median() > 1e-3
+    # What is left is the rounding of the weights themselves, of up to 0.25: half of 2 ** -10.
+    assert (half - full).abs().max() < 2**-10
+    assert half.abs().median() == pytest.approx(float(full.abs().median()), rel=0.1)
