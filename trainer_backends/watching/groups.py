@@ -82,6 +82,11 @@ class Group:
                 return Estimate(values[0], low, high)
         return self._interval(values, name)
 
+    def first(self, name: str) -> Estimate | None:
+        """Return the first value of a number, with its interval over several runs; None where no run has it."""
+        values = [points[0][1] for run in self.runs if (points := run.points(name)) and math.isfinite(points[0][1])]
+        return self._interval(values, name) if values else None
+
     def _interval(self, values: Sequence[float], name: str) -> Estimate:
         found = interval(values, self.spread)
         # Student's t knows nothing of where a share ends.

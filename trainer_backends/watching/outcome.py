@@ -30,6 +30,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
+    Column("success before", lambda group: group.first("eval_success"), "share"),
     Column("success", lambda group: group.final("eval_success"), "share", 1),
     Column("tokens per success", lambda group: group.final("eval_tokens_won"), "number", -1),
     Column("turns per success", lambda group: group.final("eval_turns_won"), "number", -1),

@@ -185,14 +185,12 @@ def _outcome_text(groups: Sequence[Group]) -> str:
 
 
 def _outcome(groups: Sequence[Group]) -> str:
-    heads = ["", "runs", "steps", "success before", *(column.title for column in COLUMNS), "signs of collapse"]
+    heads = ["", "runs", "steps", *(column.title for column in COLUMNS), "signs of collapse"]
     head = "".join(f"<th{' class=key' * (not n)}>{escape(text)}</th>" for n, text in enumerate(heads))
     best = best_of(groups)
     body = []
     for row, group in enumerate(groups):
-        before = [run.points("eval_success")[0][1] for run in group.runs if run.points("eval_success")]
         cells = [f"<td>{len(group.runs)}</td>", f"<td>{steps_of(group)}</td>"]
-        cells.append(f"<td>{text_of(sum(before) / len(before) if before else None, 'share')}</td>")
         cells += [_cell(column, group, (row, column.title) in best) for column in COLUMNS]
         chips = " ".join(_chip(level_of(run)) for run in group.runs)
         swatch = f'<i class="swatch {charts.colour(row)}"></i>' * (len(groups) > 1)
