@@ -128,6 +128,8 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         epochs: passes over the kept turns.
         batch: rows of a step.
         learning_rate: of AdamW.
+        prompts: weight of the mean loss over the prompts' tokens beside that over the replies'. A policy with random
+            weights learns the world's words, and to copy them, far sooner with 1 than from the replies alone (0).
     """
 
     policy: Literal["self", "expert", "teacher"] = "self"
@@ -139,11 +141,13 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     epochs: int = 5
     batch: int = 32
     learning_rate: float = 1e-5
+    prompts: float = 0.0
 
     def __post_init__(self) -> None:
         require(0 <= self.noise <= 1, "start.noise must lie in [0, 1]")
         require(self.episodes >= 1, "start.episodes must be at least 1")
         require(self.epochs >= 1, "start.epochs must be at least 1")
+        require(self.prompts >= 0, "start.prompts must not be negative")
         expert = not self.tags or self.policy == "expert"
         require(expert, 'start.tags says who writes the thoughts of an expert: set start.policy = "expert"')
         asked, there = "teacher" in (self.policy, self.tags), self.teacher is not None

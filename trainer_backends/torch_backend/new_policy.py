@@ -46,6 +46,9 @@ class Size(msgspec.Struct, frozen=True):
     feed_forward: int
 
 
+SPREAD = 0.05
+"""Deviation of fresh weights. With the usual 0.02, meant for wide models, these may need thousands of steps before they
+attend to anything in the prompt."""
 SIZES = {
     "tiny": Size(96, 3, 4, 2, 256),
     "small": Size(128, 4, 4, 2, 384),
@@ -156,6 +159,7 @@ def new_policy(
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.hidden // shape.heads,
         max_position_embeddings=length,
+        initializer_range=SPREAD,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

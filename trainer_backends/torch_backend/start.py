@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +177,12 @@ def kept(episodes: Sequence[Episode], threshold: float) -> list[Episode]:
 def fine_tune(
     model: Any, episodes: Sequence[Episode], table: StartTable, learner: Any, rows: Any, seed: int
 ) -> Iterator[dict[str, float]]:
-    """Train on the replies of episodes; yield the loss of every step.
+    """Train on the replies of episodes, also on their prompts where the table says so; yield the replies' loss.
 
     Args:
         model: the policy's.
         episodes: with token ids.
-        table: batch, epochs, learning rate.
+        table: batch, epochs, learning rate, weight of the prompts.
         learner: computes log-probabilities.
         rows: "turn" or "trajectory".
         seed: of the order of rows.
@@ -197,23 +198,28 @@ def fine_tune(
             chosen = [samples[number] for number in order[place : place + table.batch]]
             # A short rise, then down to a tenth: the next step is reinforcement from here.
             rate = min(1.0, (done + 1) / max(1.0, 0.05 * steps)) * (1 - 0.9 * done / steps)
-            loss = _imitate(model, chosen, learner)
+            loss = _imitate(model, chosen, learner, table.prompts)
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimizer.step(rate)
             done += 1
             yield {"start_loss": loss, "epoch": epoch + place / max(1, len(order)), "steps": steps}
 
 
-def _imitate(model: Any, samples: Sequence[Sample], learner: Any) -> float:
+def _imitate(model: Any, samples: Sequence[Sample], learner: Any, prompts: float) -> float:
+    """Leave the gradient of the replies' mean loss plus ``prompts`` times the other tokens'; return the former."""
     model.train()
     model.zero_grad(set_to_none=True)
-    total, loss = sum(len(sample.places) for sample in samples), 0.0
+    replies, loss = sum(len(sample.places) for sample in samples), 0.0
+    others = max(1, sum(len(sample.ids) - 1 for sample in samples) - replies)
     for batch in micro_batches(samples, learner.recipe.update.micro_tokens):
         part = [samples[number] for number in batch]
-        logprobs = learner.run(part).logprobs_BT
-        piece = -logprobs.sum() / total
-        piece.backward()
-        loss += float(piece.detach())
+        read = [replace(sample, places=list(range(1, len(sample.ids)))) for sample in part] if prompts else part
+        logprobs = learner.run(read).logprobs_BT
+        own = torch.zeros_like(logprobs, dtype=torch.bool)
+        for row, sample in enumerate(part):
+            own[row, [place - read[row].places[0] for place in sample.places]] = True
+        (-logprobs * torch.where(own, 1 / replies, prompts / others)).sum().backward()
+        loss -= float(logprobs.detach()[own].sum()) / replies
     return loss
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
+import torch
 
 from turngym.records import Completion, Episode, Turn
-from turngym.trainer_backends.torch_backend.start import retold
+from turngym.trainer_backends.recipes import Recipe, StartTable
+from turngym.trainer_backends.torch_backend.batch import Sample
+from turngym.trainer_backends.torch_backend.learner import Learner
+from turngym.trainer_backends.torch_backend.start import fine_tune, retold
 from turngym.trainer_backends.torch_backend.thoughts import plan_thought
+
+from .conftest import make_model
 
 PLAIN = "<think>Next step.</think><action>{}</action>"
 
@@ -44,3 +51,24 @@ def test_pauses_vary_and_the_action_stays() -> None:
     assert 0.4 < sum(pause == 0 for pause in pauses) / len(pauses) < 0.6
     assert max(pauses) > 12 and len(set(pauses)) > 8
     assert plan_thought("no tags", "", random.Random(0)) == "no tags"
+
+
+@pytest.mark.parametrize("rows", ["turn", "trajectory"])
+def test_a_start_can_learn_the_prompts_too(rows: str) -> None:
+    # The reply is the same whatever the prompt says: only who learns prompts knows how they go on.
+    turn = Turn(0, "", Completion("", prompt_ids=[5, 6, 7, 8], token_ids=[9, 10]))
+    episodes = [Episode(str(number), "sokoban", "train/0", 0, turns=[turn]) for number in range(8)]
+    data = {"env": {"preset": "compact-frozen-lake"}, "credit": {"id": "grpo"}}
+    recipe = msgspec.convert(data, Recipe)
+    losses, lefts = [], []
+    for weight in (0.0, 1.0):
+        torch.manual_seed(0)
+        model = make_model()
+        learner = Learner(model, recipe, recipe.parts().loss)
+        table = StartTable(epochs=12, batch=4, learning_rate=1e-2, prompts=weight)
+        losses.append([each["start_loss"] for each in fine_tune(model, episodes, table, learner, rows, 0)])
+        left = learner.run([Sample(ids=[5, 6, 7, 8], places=[1, 2, 3])]).logprobs_BT
+        lefts.append(-float(left.detach().mean()))
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)  # what is told is the replies' loss
+    assert losses[0][-1] < 0.5 * losses[0][0] and losses[1][-1] < 0.5 * losses[1][0]
+    assert lefts[1] < 0.6 * lefts[0]
