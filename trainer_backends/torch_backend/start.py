@@ -217,7 +217,7 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any, prompts: float
         logprobs = learner.run(read).logprobs_BT
         own = torch.zeros_like(logprobs, dtype=torch.bool)
         for row, sample in enumerate(part):
-            own[row, [place - read[row].places[0] for place in sample.places]] = True
+            own[row, [place - 1 for place in sample.places] if prompts else slice(len(sample.places))] = True
         (-logprobs * torch.where(own, 1 / replies, prompts / others)).sum().backward()
         loss -= float(logprobs.detach()[own].sum()) / replies
     return loss

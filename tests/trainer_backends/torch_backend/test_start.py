@@ -56,8 +56,11 @@ def test_pauses_vary_and_the_action_stays() -> None:
 @pytest.mark.parametrize("rows", ["turn", "trajectory"])
 def test_a_start_can_learn_the_prompts_too(rows: str) -> None:
     # The reply is the same whatever the prompt says: only who learns prompts knows how they go on.
-    turn = Turn(0, "", Completion("", prompt_ids=[5, 6, 7, 8], token_ids=[9, 10]))
-    episodes = [Episode(str(number), "sokoban", "train/0", 0, turns=[turn]) for number in range(8)]
+    turns = [
+        Turn(0, "", Completion("", prompt_ids=[5, 6, 7, 8], token_ids=[9, 10])),
+        Turn(1, "", Completion("", prompt_ids=[5, 6, 7, 8, 9, 10, 11, 12, 13], token_ids=[14])),
+    ]
+    episodes = [Episode(str(number), "sokoban", "train/0", 0, turns=turns) for number in range(8)]
     data = {"env": {"preset": "compact-frozen-lake"}, "credit": {"id": "grpo"}}
     recipe = msgspec.convert(data, Recipe)
     losses, lefts = [], []
