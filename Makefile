@@ -93,9 +93,10 @@ demo: .venv/.stamp ## start a hub, evaluate two policies on every environment, w
 train-demo: .venv/.stamp-torch ## train a new small policy with T2PO through a hub, on two cores, in minutes
 	$(BIN)/turngym train demo --hub
 
-results: .venv/.stamp-torch ## the experiments of docs/results.md; what is finished in runs/ is not made again
-	$(BIN)/turngym study methods --jobs 2
-	$(BIN)/turngym study t2po --jobs 2
+# make results STUDIES="methods t2po" runs some of them.
+STUDIES ?= methods collapse t2po starpo-s at2po rlvmr alfworld
+results: .venv/.stamp-torch ## the experiments of docs/results.md, hours on two cores; what is finished in runs/ is not made again
+	@for study in $(STUDIES); do $(BIN)/turngym study $$study --jobs 2; done
 
 bench: .venv/.stamp ## measure steps per second, latency and memory; training where torch is installed
 	$(BIN)/turngym bench
