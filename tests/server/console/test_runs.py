@@ -67,7 +67,7 @@ def test_a_training_is_watched_while_it_goes_on(console: Any, folder: Path) -> N
     assert "2 of 9" in console.find("tbody tr", NAME).text
     console.click("a", NAME)
     console.find("h1", NAME)
-    assert console.figure("step") == "2 of 9"
+    console.wait(lambda: console.figure("step") == "2 of 9", "the second step")
     assert console.figure("held-out success") == "25 % 12.5 % to 50 %"
     # What was never noted, and what a control that is not used notes as 0, has no chart.
     assert captions(console) == ["Success", "Reward", "Gradient norm"]

@@ -41,9 +41,9 @@ def test_generation_is_compared_on_the_same_number_of_tokens(model: str, monkeyp
     assert row["times"] == pytest.approx(row["tokens_per_s"] / row["stock_tokens_per_s"])
 
 
+@pytest.mark.pretrained
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 def test_trl_trains_on_the_same_episodes(model: str) -> None:
-    pytest.importorskip("trl", reason='trl: pip install "turngym[trl]"')
     for turns in (1, 2):
         made = bench.recipe(8, turns, chat=True)
         theirs, mine = bench.trl(made, model), bench.ours(made, model)
