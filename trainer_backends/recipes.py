@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from ..client.policies.hosted import DEFAULT_KEY, Sampling
-from ..envs.presets import config_names, load_preset, read_config
+from ..envs.presets import EnvPreset, config_names, load_preset, read_config
 from ..errors import InvalidRequest
 from .algorithms import entropy, importance, kl, parts, value_loss
 from .algorithms.aggregate import Mode
@@ -43,6 +43,13 @@ class EnvTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     eval_split: str = "test"
     config: Table = msgspec.field(default_factory=dict)
     turn: Table = msgspec.field(default_factory=dict)
+
+    def load(self) -> EnvPreset:
+        """Return the preset with these settings in it."""
+        preset = load_preset(self.preset)
+        preset.config |= self.config
+        preset.turn |= self.turn
+        return preset
 
 
 class NewPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ...envs.presets import load_preset
 from ...records import Message
 from ..recipes import Recipe
 
@@ -74,9 +73,7 @@ class _Play:
     def __init__(self, recipe: Recipe, tokenizer: Any) -> None:
         self.recipe = recipe
         self.tokenizer = tokenizer
-        self.preset = load_preset(recipe.env.preset)
-        self.preset.config |= recipe.env.config
-        self.preset.turn |= recipe.env.turn
+        self.preset = recipe.env.load()
         self.turns = int(self.preset.turn["max_turns"])
         self.tasks: dict[str, str] = {}
         self.sampled = 0

@@ -22,7 +22,7 @@ from ...client.evaluation.metrics import measure, summarise
 from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
-from ...envs.presets import EnvPreset, load_preset
+from ...envs.presets import EnvPreset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
@@ -80,9 +80,7 @@ class Trainer(TrainerBackend):
         self.url = url
         self.report = report or (lambda kind, metrics: None)
         self._claim_folder()
-        preset = load_preset(recipe.env.preset)
-        preset.config |= recipe.env.config
-        preset.turn |= recipe.env.turn
+        preset = recipe.env.load()
         self.wanted = Wanted(preset.env, preset.config, "turn", preset.turn)
         self.group_hooks = [hook for hook in make_hooks(preset.turn.get("hooks", {})) if hook.of_groups()]
         self.step = 0
