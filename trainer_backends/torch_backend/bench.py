@@ -225,8 +225,10 @@ def generate(model: str, even: bool) -> Row:
             options.max_new_tokens = options.min_new_tokens = int(lengths[place : place + BATCH].max())
             loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=options)
 
+    made = Engine(loaded, [], slots=BATCH)
+
     def engine() -> None:
-        made = Engine(loaded, [], slots=BATCH)
+        made.reset()  # nothing of a prompt is left
         for number, (ids, length) in enumerate(zip(prompts.tolist(), lengths.tolist(), strict=True)):
             made.submit(ids, Sampling(max_tokens=length), np.random.default_rng(number))
         assert sum(1 for _ in made.run()) == REPLIES

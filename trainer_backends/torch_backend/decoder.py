@@ -12,7 +12,7 @@ past, so that a prompt that begins like one seen before is only computed from wh
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -127,6 +127,36 @@ def _laid_out(parameters: list[Tensor]) -> Tensor:
     return whole
 
 
+class Prompts(NamedTuple):
+    """Tokens to append to R rows.
+
+    Attributes:
+        ids_RT: token ids, padded on the right.
+        places_R: the rows' places.
+        counts_R: tokens of each row, at least 1.
+    """
+
+    ids_RT: Tensor
+    places_R: Tensor
+    counts_R: Tensor
+
+
+class _Part(NamedTuple):
+    """Rows of a pass that append equally many tokens, R rows of T.
+
+    Attributes:
+        position_RT: the tokens' positions.
+        span: positions that any of them looks at.
+        bias_RTS: 0 where a token looks, -inf elsewhere.
+        places_R: the rows' places; None for the first ones.
+    """
+
+    position_RT: Tensor
+    span: int
+    bias_RTS: Tensor
+    places_R: Tensor | None
+
+
 class Decoder:
     """The forward pass of one model over cached rows.
 
@@ -204,95 +234,102 @@ class Decoder:
         self.lengths[target] = length
 
     @torch.inference_mode()
-    def extend(self, ids_RT: Tensor, places_R: Tensor, counts_R: Tensor) -> Tensor:
-        """Append tokens to some rows; return the logits after the last token of each, shape (R, V), float32.
+    def step(self, ids_B: Tensor, prompts: Prompts | None = None) -> Tensor:
+        """Append one token to each of the first B places and, in the same pass, prompts to others.
 
-        Args:
-            ids_RT: token ids, padded on the right.
-            places_R: the rows' places.
-            counts_R: tokens of each row, at least 1.
+        Returns:
+            The logits after the last token of each, those of the prompts at the end, shape (B + R, V), float32.
         """
-        rows, width = ids_RT.shape
-        start_R = self.lengths[places_R]
-        self.reserve(int((start_R + counts_R).max()))
+        active = len(ids_B)
+        starts = [self.lengths[:active]] if active else []
+        if prompts is not None:
+            starts.append(self.lengths[prompts.places_R])
+            self.reserve(int((starts[-1] + prompts.counts_R).max()))
+        if active:
+            self.reserve(int(starts[0].max()) + 1)
+        ids, parts = [ids_B], [self._part(starts[0], 1, None)] if active else []
+        if prompts is not None:
+            ids.append(prompts.ids_RT.flatten())
+            parts.append(self._part(starts[-1], prompts.ids_RT.shape[1], prompts.places_R))
+        hidden = self._blocks(torch.cat(ids), parts)
+        self.lengths[:active] += 1
+        if prompts is not None:
+            rows, width = prompts.ids_RT.shape
+            self.lengths[prompts.places_R] += prompts.counts_R
+            last = active + torch.arange(rows, device=self.device) * width + prompts.counts_R - 1
+            hidden = torch.cat([hidden[:active], hidden[last]])
+        logits: Tensor = self.head(self._norm(hidden, self.final_norm))
+        return logits.float()
+
+    def _part(self, start_R: Tensor, width: int, places_R: Tensor | None) -> _Part:
         # Padding is written too, behind the row's tokens, where nothing looks before it is written over.
         position_RT = (start_R.unsqueeze(-1) + torch.arange(width, device=self.device)).clamp_max(self.length - 1)
         span = int(position_RT.max()) + 1
-        seen = torch.arange(span, device=self.device) <= position_RT.unsqueeze(-1)
-        hidden = self._blocks(ids_RT, position_RT, seen, span, places_R)
-        self.lengths[places_R] = start_R + counts_R
-        last = hidden[torch.arange(rows, device=self.device), counts_R - 1]
-        return self._logits(last)
-
-    @torch.inference_mode()
-    def step(self, ids_B: Tensor) -> Tensor:
-        """Append one token to each of the first B places; return the logits after it, shape (B, V), float32."""
-        active = ids_B.shape[0]
-        position_B1 = self.lengths[:active].unsqueeze(-1)
-        span = int(position_B1.max()) + 1
-        self.reserve(span)
-        seen = (torch.arange(span, device=self.device) <= position_B1).unsqueeze(1)
-        hidden = self._blocks(ids_B.unsqueeze(-1), position_B1, seen, span, None)
-        self.lengths[:active] += 1
-        return self._logits(hidden[:, 0])
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(self._norm(hidden, self.final_norm))
-        return logits.float()
+        unseen = torch.arange(span, device=self.device) > position_RT.unsqueeze(-1)
+        bias_RTS = torch.zeros(unseen.shape, dtype=self.dtype, device=self.device).masked_fill_(unseen, -torch.inf)
+        return _Part(position_RT, span, bias_RTS, places_R)
 
     def _norm(self, x: Tensor, norm: Any) -> Tensor:
         scaled: Tensor = _rms(x, self.epsilon) * norm.weight
         return scaled
 
-    def _blocks(self, ids_RT: Tensor, position_RT: Tensor, seen: Tensor, span: int, places_R: Tensor | None) -> Tensor:
-        rows, width = ids_RT.shape
-        cos, sin = self.cos[position_RT].unsqueeze(2), self.signed_sin[position_RT].unsqueeze(2)
-        # Where the tokens' keys lie in the cache of a layer, seen as rows: (place, head, position).
-        place = (torch.arange(rows, device=self.device) if places_R is None else places_R).view(-1, 1, 1)
-        heads = place * self.kv_heads + torch.arange(self.kv_heads, device=self.device)
-        target = (heads * self.length + position_RT.unsqueeze(-1)).flatten()
-        x = self.embed(ids_RT)
-        bias = torch.zeros(seen.shape, dtype=x.dtype, device=x.device).masked_fill_(~seen, -torch.inf)
-        for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
-            merged = layer.qkv(self._norm(x, layer.norm))
-            merged = merged.view(rows, width, self.heads + 2 * self.kv_heads, self.head_dim)
-            turning, value = merged[:, :, : -self.kv_heads], merged[:, :, -self.kv_heads :]
+    def _blocks(self, ids_N: Tensor, parts: list[_Part]) -> Tensor:
+        """Return what the blocks make of the N tokens of all parts, shape (N, hidden)."""
+        position_N = torch.cat([part.position_RT.flatten() for part in parts])
+        cos, sin = self.cos[position_N].unsqueeze(1), self.signed_sin[position_N].unsqueeze(1)
+        target = self._targets(position_N, parts)
+        sizes = [part.position_RT.numel() for part in parts]
+        x = self.embed(ids_N)
+        for layer, cached in zip(self.layers, self.cache, strict=True):
+            merged = layer.qkv(self._norm(x, layer.norm)).view(len(x), -1, self.head_dim)
+            turning, value = merged[:, : -self.kv_heads], merged[:, -self.kv_heads :]
             if layer.q_norm is not None and layer.k_norm is not None:
                 turning = _rms(turning, self.epsilon)
-                turning[:, :, : self.heads] *= layer.q_norm.weight
-                turning[:, :, self.heads :] *= layer.k_norm.weight
+                turning[:, : self.heads] *= layer.q_norm.weight
+                turning[:, self.heads :] *= layer.k_norm.weight
             turned = _rotate(turning, cos, sin)
-            query, key = turned[:, :, : self.heads], turned[:, :, self.heads :]
-            # Much faster than an assignment by two indices.
-            keys.view(-1, self.head_dim).index_copy_(0, target, key.reshape(-1, self.head_dim))
-            values.view(-1, self.head_dim).index_copy_(0, target, value.reshape(-1, self.head_dim))
-            x = x + layer.out(self._attend(query, keys, values, bias, span, places_R))
+            # Keys, then values: much faster than an assignment by indices.
+            new = torch.cat([turned[:, self.heads :], value], 1).view(-1, self.head_dim)
+            cached.view(-1, self.head_dim).index_copy_(0, target, new)
+            queries = torch.split(turned[:, : self.heads], sizes)
+            attended = [self._attend(part, query, cached) for part, query in zip(parts, queries, strict=True)]
+            x += layer.out(torch.cat(attended) if len(attended) > 1 else attended[0])
             gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
+            x += layer.down(F.silu(gate).mul_(up))
         return x  # type: ignore[no-any-return]
 
-    def _attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, span: int, places_R: Tensor | None
-    ) -> Tensor:
-        """Return the attention's output, shape (rows, tokens, heads * head_dim)."""
-        rows, width = query.shape[:2]
-        if places_R is None:
-            key, value = keys[:rows, :, :span], values[:rows, :, :span]
-        else:
-            key, value = keys[places_R, :, :span], values[places_R, :, :span]
-        # The query heads of one group are more queries to one key head: nothing is repeated.
-        grouped = query.view(rows, width, self.kv_heads, -1, self.head_dim).permute(0, 2, 3, 1, 4)
-        grouped = grouped.reshape(rows, self.kv_heads, -1, self.head_dim)
+    def _targets(self, position_N: Tensor, parts: list[_Part]) -> Tensor:
+        """Return where the keys and values of the tokens lie in a layer's cache, seen as rows of one head each."""
+        rows = [
+            (torch.arange(len(part.position_RT), device=self.device) if part.places_R is None else part.places_R)
+            .unsqueeze(-1)
+            .expand_as(part.position_RT)
+            .flatten()
+            for part in parts
+        ]
+        heads = torch.cat(rows).unsqueeze(-1) * self.kv_heads + torch.arange(self.kv_heads, device=self.device)
+        keys = heads * self.length + position_N.unsqueeze(-1)
+        return torch.cat([keys, keys + self.places * self.kv_heads * self.length], 1).flatten()
+
+    def _attend(self, part: _Part, query: Tensor, cached: Tensor) -> Tensor:
+        """Return the attention's output, shape (rows * tokens, heads * head_dim)."""
+        rows, width = part.position_RT.shape
+        own = slice(rows) if part.places_R is None else part.places_R
+        key, value = cached[:, own, :, : part.span]
         if width == 1:
-            # Plain products: the fused kernel is slower for one query a row on the CPU.
-            scores = torch.matmul(grouped * self.head_dim**-0.5, key.transpose(-1, -2)).add_(bias[:, None])
-            out = torch.matmul(scores.softmax(-1), value)
-        else:
-            groups = self.heads // self.kv_heads
-            wide = bias[:, None].expand(rows, groups, width, span).reshape(rows, 1, groups * width, span)
-            out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=wide)
-        out = out.view(rows, self.kv_heads, -1, width, self.head_dim).permute(0, 3, 1, 2, 4)
-        return out.reshape(rows, width, -1)
+            # Plain products: the fused kernel is slower for one query a row on the CPU. The query heads of one group
+            # are more queries to one key head: nothing is repeated.
+            grouped = query.view(rows, self.kv_heads, -1, self.head_dim)
+            scores = torch.matmul(grouped * self.head_dim**-0.5, key.transpose(-1, -2)).add_(part.bias_RTS[:, None])
+            return torch.matmul(scores.softmax(-1), value).reshape(rows, -1)
+        grouped = query.view(rows, width, self.kv_heads, -1, self.head_dim).permute(0, 2, 3, 1, 4)
+        groups = grouped.shape[2]
+        wide = part.bias_RTS[:, None].expand(rows, groups, width, part.span).reshape(rows, 1, groups * width, part.span)
+        out = F.scaled_dot_product_attention(
+            grouped.reshape(rows, self.kv_heads, -1, self.head_dim), key, value, attn_mask=wide
+        )
+        out = out.view(rows, self.kv_heads, groups, width, self.head_dim).permute(0, 3, 1, 2, 4)
+        return out.reshape(rows * width, -1)
 
 
 def _rms(x: Tensor, epsilon: float) -> Tensor:

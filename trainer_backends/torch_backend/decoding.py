@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .decoder import Decoder, supported
+from .decoder import Decoder, Prompts, supported
 from .generic_decoder import GenericDecoder
 
 
@@ -50,18 +50,12 @@ class Decoding(Protocol):
         """Give ``target`` the first ``length`` tokens of ``source``."""
         ...
 
-    def extend(self, ids_RT: Tensor, places_R: Tensor, counts_R: Tensor) -> Tensor:
-        """Append tokens to some rows; return the logits after the last token of each, shape (R, V), float32.
+    def step(self, ids_B: Tensor, prompts: Prompts | None = None) -> Tensor:
+        """Append one token to each of the first B places, and prompts to others.
 
-        Args:
-            ids_RT: token ids, padded on the right.
-            places_R: the rows' places.
-            counts_R: tokens of each row, at least 1.
+        Returns:
+            The logits after the last token of each, those of the prompts at the end, shape (B + R, V), float32.
         """
-        ...
-
-    def step(self, ids_B: Tensor) -> Tensor:
-        """Append one token to each of the first B places; return the logits after it, shape (B, V), float32."""
         ...
 
 

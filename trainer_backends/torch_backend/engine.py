@@ -2,12 +2,14 @@
 
 A request joins the running batch at the next token, and its place is free again with its last one: no request waits
 for another. Prompts share what they have in common: each place of the cache remembers its tokens, and a prompt is
-computed only from where it differs from the most similar one, its own earlier turn or a group member's.
+computed only from where it differs from the most similar one, its own earlier turn or a group member's, in the very
+pass that generates the others' next token.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -16,11 +18,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import InvalidRequest
 from ..algorithms.thinking import Control
+from .decoder import Prompts
 from .decoding import make_decoder
 from .sampling import Drawn, Sampling, draw
 
@@ -168,13 +172,12 @@ class Engine:
     def step(self) -> list[Request]:
         """Admit what fits, generate one token for every active request, and return those that are done."""
         began = time.perf_counter()
-        finished = self._retired(self._admit()) if self.waiting and len(self.active) < self.slots else []
-        if self.active:
-            ids = torch.tensor([request.ids[-1] for request in self.active], device=self.decoder.device)
-            finished += self._retired(self._take(self.active, self.decoder.step(ids), ids))
-            self.steps += 1
+        ids = torch.tensor([request.ids[-1] for request in self.active], dtype=torch.long, device=self.decoder.device)
+        admitted = self._admit()
+        done = self._retired(self._take(self._computed(ids, admitted), ids)) if self.active else []
+        self.steps += 1
         self.seconds += time.perf_counter() - began
-        return finished
+        return done
 
     def run(self) -> Iterator[Request]:
         """Work until nothing is left; yield the requests as they are done."""
@@ -193,34 +196,20 @@ class Engine:
 
     # Inside ----------------------------------------------------------------------------------------
 
-    def _admit(self) -> list[Request]:
-        """Bring waiting requests into the batch: compute what is new of their prompts, and draw their first token."""
-        joining: list[tuple[Request, int]] = []
-        twins: list[tuple[Request, int]] = []
+    def _admit(self) -> list[int]:
+        """Bring waiting requests into the batch; return for each the place of the first that has its prompt."""
+        twins: list[int] = []
         seen: dict[tuple[int, ...], int] = {}
-        before = len(self.active)
         while self.waiting and len(self.active) < self.slots:
             request = self.waiting.popleft()
+            place = len(self.active)
+            twin = seen.setdefault(tuple(request.prompt), place)
             prompt = np.asarray(request.prompt, dtype=np.int64)
-            twin = seen.setdefault(tuple(request.prompt), len(joining))
-            self._place(prompt if twin == len(joining) else prompt[:0], request)
-            if twin == len(joining):
-                joining.append((request, len(self.active) - 1))
-            else:
-                twins.append((request, twin))
-        logits = self._prefill(joining)
-        order = {id(request): row for row, (request, _) in enumerate(joining)}
-        for request, twin in twins:
-            source, place = joining[twin][1], self.active.index(request)
-            self.decoder.copy(source, place, len(request.prompt))
-            self._hold(place, np.asarray(request.prompt, dtype=np.int64))
-            request.reused = len(request.prompt)
-            order[id(request)] = twin
-        if self.control is not None:
-            for place in range(before, len(self.active)):
-                self.control.add(place, self.active[place].prompt)
-        admitted = self.active[before:]
-        return self._take(admitted, logits[[order[id(request)] for request in admitted]], None)
+            self._place(prompt if twin == place else prompt[:0], request)
+            if self.control is not None:
+                self.control.add(place, request.prompt)
+            twins.append(twin)
+        return twins
 
     def _place(self, prompt: NDArray[np.int64], request: Request) -> None:
         """Choose a place for a request, with as much of its prompt as the cache holds, and make it active."""
@@ -250,29 +239,47 @@ class Engine:
         equal = self._held[:, :width] == prompt[:width]
         return np.where(equal.all(1), width, equal.argmin(1))
 
-    def _prefill(self, joining: list[tuple[Request, int]]) -> Tensor:
-        """Compute what is new of some prompts; return the logits after each."""
-        parts = [list(request.prompt[request.reused :]) for request, _ in joining]
-        device = self.decoder.device
-        budget = PREFILL_TOKENS[device.type == "cpu"]
-        logits: list[Tensor] = [torch.empty(0)] * len(parts)
+    def _computed(self, ids_B: Tensor, twins: list[int]) -> Tensor:
+        """Compute the next token of all requests: those that go on, and those whose prompts are new, in one pass.
+
+        Many new prompts take passes of their own before it.
+        """
+        going = len(ids_B)
+        joining = [place for place, twin in enumerate(twins, going) if place == twin]
+        new = {place: len(self.active[place].prompt) - self.active[place].reused for place in joining}
         # Alike in length, so that little is padding, and few at a time, so that they stay in the processor's cache.
-        order = sorted(range(len(parts)), key=lambda row: len(parts[row]))
+        order = sorted(joining, key=new.__getitem__)
+        budget = PREFILL_TOKENS[self.decoder.device.type == "cpu"]
+        passes: list[list[int]] = []
         while order:
-            width = len(parts[order[-1]])
-            rows, order = order[-max(1, budget // width) :], order[: -max(1, budget // width)]
-            ids = np.zeros((len(rows), width), dtype=np.int64)
-            for number, row in enumerate(rows):
-                ids[number, : len(parts[row])] = parts[row]
-            places = torch.tensor([joining[row][1] for row in rows], device=device)
-            counts = torch.tensor([len(parts[row]) for row in rows], device=device)
-            computed = self.decoder.extend(torch.from_numpy(ids).to(device), places, counts)
-            for row, each in zip(rows, computed, strict=True):
-                logits[row] = each
-        self.prefilled += sum(map(len, parts))
-        for request, place in joining:
+            few = max(1, budget // new[order[-1]])
+            passes.append(order[-few:])
+            del order[-few:]
+        before = [self.decoder.step(ids_B[:0], self._prompts(places)) for places in passes[:-1]]
+        last = self.decoder.step(ids_B, self._prompts(passes[-1]) if passes else None)
+        for place, twin in enumerate(twins, going):
+            request = self.active[place]
+            if place != twin:
+                self.decoder.copy(twin, place, len(request.prompt))
+                request.reused = len(request.prompt)
             self._hold(place, np.asarray(request.prompt, dtype=np.int64))
-        return torch.stack(logits)
+        self.prefilled += sum(new.values())
+        row = {place: going + number for number, place in enumerate(itertools.chain.from_iterable(passes))}
+        rows = [*range(going), *(row[twin] for twin in twins)]
+        logits = torch.cat([last[:going], *before, last[going:]]) if before else last
+        return logits if rows == list(range(len(logits))) else logits[rows]
+
+    def _prompts(self, places: list[int]) -> Prompts:
+        """Return what is new of the prompts in some places."""
+        parts = [self.active[place].prompt[self.active[place].reused :] for place in places]
+        counts = [len(part) for part in parts]
+        ids = np.zeros((len(parts), max(counts)), dtype=np.int64)
+        for row, part in zip(ids, parts, strict=True):
+            row[: len(part)] = part
+        device = self.decoder.device
+        return Prompts(
+            torch.from_numpy(ids).to(device), torch.tensor(places, device=device), torch.tensor(counts, device=device)
+        )
 
     def _hold(self, place: int, tokens: NDArray[np.int64]) -> None:
         if len(tokens) > self._held.shape[1]:
@@ -282,20 +289,15 @@ class Engine:
         self._held[place, : len(tokens)] = tokens
         self._held[place, len(tokens) :] = -1
 
-    def _take(self, requests: list[Request], logits: Tensor, last: Tensor | None) -> list[Request]:
-        """Draw the next token of some requests, the last ones of ``active``; return those that are done.
+    def _take(self, logits: Tensor, last: Tensor) -> list[Request]:
+        """Draw the next token of all active requests; return those that are done.
 
-        ``last`` are the tokens before, None where there are none yet.
+        ``last`` are the tokens before; the last requests, which have just come, have none.
         """
+        requests = self.active
         forced = None
         if self.control is not None:
-            first = len(self.active) - len(requests)
-            places = torch.arange(first, len(self.active), device=logits.device) if first else None
-            forced = self.control.step(
-                logits,
-                torch.zeros(len(requests), dtype=torch.long, device=logits.device) if last is None else last,
-                places,
-            )
+            forced = self.control.step(logits, F.pad(last, (0, len(requests) - len(last))))
         drawn = self._draw(requests, logits)
         if forced is not None:
             drawn = drawn.forced(forced.mask_B, forced.tokens_B, logits)

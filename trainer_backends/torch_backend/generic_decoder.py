@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from ...errors import InvalidRequest
-from .decoder import base_of
+from .decoder import Prompts, base_of
 
 SLACK = 64
 """Columns that are free at least when rows are laid anew, so that this is rare."""
@@ -160,8 +160,20 @@ class GenericDecoder:
         self.tokens[target] = self.tokens[source][:length]
 
     @torch.no_grad()
-    def extend(self, ids_RT: Tensor, places_R: Tensor, counts_R: Tensor) -> Tensor:
-        """Append tokens to some rows; return the logits after the last token of each, shape (R, V), float32."""
+    def step(self, ids_B: Tensor, prompts: Prompts | None = None) -> Tensor:
+        """Append one token to each of the first B places, and prompts to others, a pass each.
+
+        Returns:
+            The logits after the last token of each, those of the prompts at the end, shape (B + R, V), float32.
+        """
+        logits = [self._advance(ids_B)] if len(ids_B) else []
+        if prompts is not None:
+            logits.append(self._extend(*prompts))
+        return torch.cat(logits)
+
+    # Inside ----------------------------------------------------------------------------------------
+
+    def _extend(self, ids_RT: Tensor, places_R: Tensor, counts_R: Tensor) -> Tensor:
         places, counts = places_R.tolist(), counts_R.tolist()
         lengths = self.lengths[places_R].tolist()
         totals = [length + count for length, count in zip(lengths, counts, strict=True)]
@@ -184,9 +196,7 @@ class GenericDecoder:
         self._put(places, totals, cache)
         return logits
 
-    @torch.no_grad()
-    def step(self, ids_B: Tensor) -> Tensor:
-        """Append one token to each of the first B places; return the logits after it, shape (B, V), float32."""
+    def _advance(self, ids_B: Tensor) -> Tensor:
         rows = len(ids_B)
         lengths = self.lengths[:rows].tolist()
         longest = max(lengths)
@@ -202,8 +212,6 @@ class GenericDecoder:
         logits = self._forward(ids_B.unsqueeze(-1), [length + 1 for length in lengths], longest + 1, cache)
         self.column += 1
         return logits
-
-    # Inside ----------------------------------------------------------------------------------------
 
     def _forward(self, ids_RT: Tensor, totals: Sequence[int], span: int, cache: Cache) -> Tensor:
         """Run the model over the last T of ``span`` columns, in which rows of those lengths end at the last."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from turngym.errors import InvalidRequest
-from turngym.trainer_backends.torch_backend.decoder import Decoder, supported
+from turngym.trainer_backends.torch_backend.decoder import Decoder, Prompts, supported
 from turngym.trainer_backends.torch_backend.engine import Engine, Request
 from turngym.trainer_backends.torch_backend.sampling import Sampling, draw
 
@@ -44,20 +44,31 @@ def test_logits_equal_the_models(family: str) -> None:
     model = make_model(family)
     assert supported(model)
     decoder = Decoder(model, places=5, length=8)  # so that the cache has to grow
-    rows = prompts(3)
-    ids = torch.zeros(3, max(map(len, rows)), dtype=torch.long)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(row)
-    places, counts = torch.tensor([0, 1, 2]), torch.tensor([len(row) for row in rows])
-    got = decoder.extend(ids, places, counts)
-    for number, row in enumerate(rows):
-        torch.testing.assert_close(got[number], logits_of(model, row)[-1], rtol=1e-4, atol=1e-5)
+    rows = prompts(5)
+    none = torch.empty(0, dtype=torch.long)
+    got = decoder.step(none, padded(rows[:3], [0, 1, 2]))
     for _ in range(4):
-        tokens = got.argmax(-1)
-        rows = [[*row, int(token)] for row, token in zip(rows, tokens, strict=True)]
-        got = decoder.step(tokens)
+        got = decoder.step(next_tokens(rows[:3], got))
+    # Two more join in the pass in which the others go on.
+    got = decoder.step(next_tokens(rows[:3], got), padded(rows[3:], [4, 3]))
+    assert len(got) == 5
     for number, row in enumerate(rows):
         torch.testing.assert_close(got[number], logits_of(model, row)[-1], rtol=1e-4, atol=1e-5)
+    assert decoder.lengths[[0, 1, 2, 4, 3]].tolist() == [len(row) for row in rows]
+
+
+def padded(rows: list[list[int]], places: list[int]) -> Prompts:
+    counts = [len(row) for row in rows]
+    ids = torch.tensor([row + [0] * (max(counts) - len(row)) for row in rows])
+    return Prompts(ids, torch.tensor(places), torch.tensor(counts))
+
+
+def next_tokens(rows: list[list[int]], logits: torch.Tensor) -> torch.Tensor:
+    """Append the most likely tokens to the rows and return them."""
+    tokens = logits.argmax(-1)
+    for row, token in zip(rows, tokens.tolist(), strict=True):
+        row.append(token)
+    return tokens
 
 
 def test_an_update_of_the_weights_is_seen_at_once() -> None:
@@ -133,7 +144,7 @@ async def test_a_failure_reaches_everyone_who_waits(monkeypatch: pytest.MonkeyPa
     import asyncio
 
     engine = Engine(make_model(), [], slots=2)
-    monkeypatch.setattr(engine.decoder, "step", lambda ids: 1 / 0)
+    monkeypatch.setattr(engine.decoder, "step", lambda ids, prompts=None: 1 / 0)
     asked = [
         engine.generate(ids, Sampling(max_tokens=4), np.random.default_rng(place))
         for place, ids in enumerate(prompts(5))
