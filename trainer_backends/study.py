@@ -94,38 +94,28 @@ class Run(msgspec.Struct, frozen=True):
         label: method.
         recipe: what is trained.
         out: its folder.
-        model: where it goes on from; None makes its own start.
+        start: the run from whose end it goes on; None makes a new policy.
     """
 
     label: str
     recipe: Recipe
     out: Path
-    model: Path | None
+    start: Run | None = None
+
+    @property
+    def policy(self) -> Path:
+        """The policy that a start makes."""
+        return self.out / "checkpoints" / "step-000000"
 
 
 def runs(study: Study, out: Path, methods: Sequence[str] = ()) -> Iterator[Run]:
-    """Yield the methods' runs, all methods of one seed before the next seed."""
+    """Yield the methods' runs, all methods of one seed before the next seed; starts lie beside ``out``."""
     for seed in study.seeds:
         for method in methods or study.methods:
             recipe = study.recipe(method)
             recipe = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, seed=seed))
-            folder, model = out / f"{method}-seed{seed}", None
-            if recipe.start is not None:
-                model = _made(_start(recipe, out.parent))
-            yield Run(method, msgspec.structs.replace(recipe, start=None), folder, model)
-
-
-def starts(study: Study, out: Path, methods: Sequence[str] = ()) -> list[Run]:
-    """Return the runs that make the starts of the methods' runs, each once."""
-    found: dict[Path, Run] = {}
-    for seed in study.seeds:
-        for method in methods or study.methods:
-            recipe = study.recipe(method)
-            if recipe.start is not None:
-                recipe = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, seed=seed))
-                made = _start(recipe, out.parent)
-                found.setdefault(made.out, made)
-    return list(found.values())
+            start = None if recipe.start is None else _start(recipe, out.parent)
+            yield Run(method, msgspec.structs.replace(recipe, start=None), out / f"{method}-seed{seed}", start)
 
 
 def _start(recipe: Recipe, root: Path) -> Run:
@@ -141,12 +131,7 @@ def _start(recipe: Recipe, root: Path) -> Run:
         run=RunTable(seed=run.seed, steps=0, eval_tasks=run.eval_tasks, eval_temperature=run.eval_temperature),
     )
     digest = hashlib.sha256(msgspec.json.encode(alone)).hexdigest()[:8]
-    return Run("start", alone, root / STARTS / f"{digest}-seed{run.seed}", None)
-
-
-def _made(start: Run) -> Path:
-    """Return the policy that a start makes."""
-    return start.out / "checkpoints" / "step-000000"
+    return Run("start", alone, root / STARTS / f"{digest}-seed{run.seed}")
 
 
 def _finished(run: Run) -> bool:
@@ -177,8 +162,8 @@ def run(args: argparse.Namespace) -> int:
     jobs = args.jobs or multiprocessing.cpu_count()
     wanted = list(runs(study, out, args.method))
     signal.signal(signal.SIGTERM, _interrupted)
-    needed = {each.model for each in wanted if not _finished(each)}
-    failed = _train([each for each in starts(study, out, args.method) if _made(each) in needed], jobs, args.device)
+    starts = {each.start.out: each.start for each in wanted if each.start is not None and not _finished(each)}
+    failed = _train(list(starts.values()), jobs, args.device)
     failed |= {} if failed else _train(wanted, jobs, args.device)
     _compare([each for each in wanted if (each.out / "metrics.jsonl").is_file()], out)
     for name, error in failed.items():
@@ -219,7 +204,7 @@ def _one(each: Run, device: str) -> float:
     from .torch_backend.command import train
 
     each.out.mkdir(parents=True, exist_ok=True)
-    model = None if each.model is None else str(each.model)
+    model = None if each.start is None else str(each.start.policy)
     with open(each.out / "progress.txt", "a", encoding="utf-8") as shown, redirect_stdout(shown):
         try:
             return float(train(each.recipe, each.out, model=model, device=device, label=each.label)["eval_success"])
