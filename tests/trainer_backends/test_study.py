@@ -107,8 +107,8 @@ def test_methods_go_on_from_one_start_and_are_not_made_twice(
 
 def test_methods_share_a_start_where_what_it_depends_on_agrees(study: Path, tmp_path: Path) -> None:
     text = study.read_text()
-    other = "[methods.other]\nstart = { epochs = 2 }\n[methods.none]\nstart = \"none\"\n"
-    other += "[common]\ncredit = { id = \"rloo\" }"
+    other = '[methods.other]\nstart = { epochs = 2 }\n[methods.none]\nstart = "none"\n'
+    other += '[common]\ncredit = { id = "rloo" }'
     study.write_text(text + other)
     loaded = load_study(str(study))
     made = list(runs(loaded, tmp_path / "runs"))

@@ -16,11 +16,15 @@ from torch import Tensor
 from ...errors import InvalidRequest
 from ...records import Episode, Turn
 from ..algorithms.rows import Rows, number
+from .packing import Pack, lay_out
 
 META = "meta-reasoning"
 """The reward component that belongs to the tag and not to the outcome (RLVMR)."""
 PENALTY = "-penalty"
 """Components whose names end so are lost by a turn for itself alone (T2PO's format penalty)."""
+
+WIDE, ENOUGH = 0.8, 1024
+"""A batch of ``ENOUGH`` tokens takes none that is narrower than ``WIDE`` times its widest."""
 
 
 @dataclass
@@ -151,24 +155,26 @@ def _weights(samples: Sequence[Sample], width: int) -> Tensor | None:
     return torch.tensor(weights).unsqueeze(-1).expand(-1, width).contiguous() if weights else None
 
 
-def micro_batches(samples: Sequence[Sample], tokens: int) -> Iterator[list[int]]:
-    """Yield the numbers of rows that are computed together: alike in length, at most ``tokens`` with padding.
+def micro_batches(samples: Sequence[Sample], tokens: int, ratio: float = 0.0) -> Iterator[list[int]]:
+    """Yield the numbers of rows that are computed together, long ones first.
 
-    Rows with the same prompt stay together, so that it can be computed once.
+    Args:
+        samples: the rows.
+        tokens: of a batch at most, with padding; as many sampled ones at most.
+        ratio: of costs, where rows may share what they begin with, see ``packing.lay_out``; else 0.
     """
-    prompts = [tuple(sample.ids[: sample.places[0]]) for sample in samples]
-    longest: dict[tuple[int, ...], int] = {}
-    for prompt, sample in zip(prompts, samples, strict=True):
-        longest[prompt] = max(longest.get(prompt, 0), len(sample.ids))
-    order = sorted(
-        range(len(samples)), key=lambda place: (longest[prompts[place]], prompts[place], len(samples[place].ids))
-    )
-    batch: list[int] = []
-    for place in order:
-        width = longest[prompts[place]]
-        if batch and (len(batch) + 1) * width > tokens:
-            yield batch
-            batch = []
-        batch.append(place)
+    packs = lay_out([sample.ids for sample in samples], ratio, tokens)
+    sampled = [sum(len(samples[number].places) for number in pack.rows) for pack in packs]
+    batch: list[Pack] = []
+    drawn = 0
+    for place in sorted(range(len(packs)), key=lambda place: -packs[place].size):
+        pack, width = packs[place], batch[0].size if batch else 0
+        full = (len(batch) + 1) * width > tokens or drawn + sampled[place] > tokens
+        # A batch of some size does without padding rather than with more rows.
+        if batch and (full or (pack.size < WIDE * width and len(batch) * width >= ENOUGH)):
+            yield [number for each in batch for number in each.rows]
+            batch, drawn = [], 0
+        batch.append(pack)
+        drawn += sampled[place]
     if batch:
-        yield batch
+        yield [number for each in batch for number in each.rows]

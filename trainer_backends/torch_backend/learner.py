@@ -22,9 +22,10 @@ from ..recipes import Recipe
 from .batch import Sample, micro_batches
 from .decoder import base_of, supported
 from .optimizer import Optimizer
+from .packing import cost_ratio, found, lay_out, padded
 
-SHARE_BELOW = 0.8
-"""Share of the rows' tokens below which computing their distinct prompts once is worth two passes."""
+MASKED = ("sdpa", "eager")
+"""Implementations of attention that take a mask of one's own."""
 
 
 class Diverged(TurngymError):
@@ -68,6 +69,9 @@ class Learner:
             self.head = nn.Linear(model.config.hidden_size, 1).to(self.device)
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
+        base = base_of(model)
+        packs = supported(model) and base.config._attn_implementation in MASKED
+        self.ratio = cost_ratio(base.model) if packs else 0.0
         self.optimizer = Optimizer(self._groups(), betas=recipe.update.betas)
         self.updates = 0
 
@@ -97,11 +101,9 @@ class Learner:
         """Compute log-probabilities, entropies and values of the sampled tokens of some rows."""
         model = self.model if model is None else model
         rows, width = len(samples), max(len(sample.places) for sample in samples)
-        # The distribution of a token stands one place before it.
-        where = torch.tensor([(row, place) for row, sample in enumerate(samples) for place in sample.places])
-        row, place = where[:, 0].to(self.device), where[:, 1].to(self.device)
+        row = torch.tensor([row for row, sample in enumerate(samples) for _ in sample.places], device=self.device)
         column = torch.tensor([column for sample in samples for column in range(len(sample.places))]).to(self.device)
-        hidden, logits = self._states(model, samples, row, place - 1)
+        hidden, logits = self._states(model, samples)
         temperature = self.recipe.sampling.temperature or 1.0
         sampled = torch.tensor([sample.ids[place] for sample in samples for place in sample.places])
         entropies, logprobs = entropy_and_logprobs(logits, sampled.to(self.device), temperature)
@@ -112,59 +114,37 @@ class Learner:
 
         return Passed(spread(logprobs), spread(entropies), None if values is None else spread(values))
 
-    def _padded(self, parts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        length = max(len(part) for part in parts)
-        ids = torch.zeros(len(parts), length, dtype=torch.long)
-        mask = torch.zeros(len(parts), length, dtype=torch.long)
-        for number, part in enumerate(parts):
-            ids[number, : len(part)] = torch.tensor(part)
-            mask[number, : len(part)] = 1
-        return ids.to(self.device), mask.to(self.device)
+    def batches(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
+        """Yield the numbers of the rows that :meth:`run` can take at a time."""
+        return micro_batches(samples, self.recipe.update.micro_tokens, self.ratio)
 
-    def _states(self, model: Any, samples: Sequence[Sample], row: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden states and logits at some places; only there are logits computed."""
+    def _states(self, model: Any, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+        """Return the hidden states and logits that the rows' tokens were drawn from; no others are computed."""
+        packs = lay_out([sample.ids for sample in samples], self.ratio, self.recipe.update.micro_tokens)
+        ids, positions, seen = padded(packs)
+        # The distribution of a token stands one place before it.
+        pack, place = found(packs, [[place - 1 for place in sample.places] for sample in samples])
+        where, ids = (pack.to(self.device), place.to(self.device)), ids.to(self.device)
         if supported(model):
             base = base_of(model)
-            shared = None if self.recipe.model.gradient_checkpointing else _shared(samples)
-            if shared is None:
-                ids, _ = self._padded([sample.ids for sample in samples])
-                # No mask: a row's tokens never look at the padding after them, and without one attention skips half.
-                states = base.model(input_ids=ids, use_cache=False).last_hidden_state
-            else:
-                states = self._after_prompts(base, samples, *shared)
-                place = place - torch.tensor([_begin(sample) for sample in samples], device=self.device)[row]
-            hidden = states[row, place]
+            mask = None
+            if seen is not None and positions is not None:
+                seen, positions = seen.to(self.device).unsqueeze(1), positions.to(self.device)
+                mask = torch.zeros(seen.shape, dtype=base.dtype, device=self.device).masked_fill_(~seen, -torch.inf)
+            # Without packs no mask: no token looks at the padding after its row, and attention skips half.
+            out = base.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+            hidden = out.last_hidden_state[where]
             return hidden, base.lm_head(hidden)
-        ids, mask = self._padded([sample.ids for sample in samples])
+        mask = torch.arange(ids.shape[1]) < torch.tensor([pack.size for pack in packs]).unsqueeze(-1)
         # Other families may do something to their logits that only their own forward knows.
-        out = model(input_ids=ids, attention_mask=mask, use_cache=False, output_hidden_states=self.head is not None)
-        hidden = out.hidden_states[-1][row, place] if self.head is not None else out.logits[row, place]
-        return hidden, out.logits[row, place]
-
-    def _after_prompts(
-        self, base: Any, samples: Sequence[Sample], prompts: Sequence[Sequence[int]], which: Sequence[int]
-    ) -> Tensor:
-        """Return the hidden states from the last prompt token on, every distinct prompt computed once.
-
-        Keys and values of a prompt serve all rows that have it, and their gradients add up in it.
-        """
-        from transformers import DynamicCache
-
-        cache: Any = DynamicCache()
-        ids, seen = self._padded(prompts)
-        base.model(input_ids=ids, attention_mask=seen, past_key_values=cache, use_cache=True)
-        index = torch.tensor(which, device=self.device)
-        for layer in cache.layers:
-            layer.keys, layer.values = layer.keys[index], layer.values[index]
-        tails, mask = self._padded([sample.ids[_begin(sample) :] for sample in samples])
-        states: Tensor = base.model(
-            input_ids=tails,
-            attention_mask=torch.cat([seen[index], mask], -1),
-            position_ids=seen.sum(-1)[index].unsqueeze(-1) + torch.arange(tails.shape[1], device=self.device),
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        return states
+        out = model(
+            input_ids=ids,
+            attention_mask=mask.long().to(self.device),
+            use_cache=False,
+            output_hidden_states=self.head is not None,
+        )
+        logits = out.logits[where]
+        return (logits if self.head is None else out.hidden_states[-1][where]), logits
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], rows: Rows) -> Rows:
@@ -180,7 +160,7 @@ class Learner:
         names += ["ref_logprobs_BT"] if self.reference is not None else []
         found: dict[str, Any] = {name: torch.zeros(shape) for name in names}
         self.model.eval()
-        for batch in micro_batches(samples, self.recipe.update.micro_tokens):
+        for batch in self.batches(samples):
             chosen = [samples[number] for number in batch]
             passed = self.run(chosen)
             width = passed.logprobs_BT.shape[1]
@@ -238,7 +218,7 @@ class Learner:
         sums: dict[str, float] = {}
         self.optimizer.zero_grad()
         chosen = [samples[number] for number in batch]
-        for places in micro_batches(chosen, self.recipe.update.micro_tokens):
+        for places in self.batches(chosen):
             numbers = [batch[place] for place in places]
             part = _part(rows, numbers, max(len(samples[number].places) for number in numbers), self.device)
             width = part.loss_mask_BT.shape[1]
@@ -312,20 +292,6 @@ class Learner:
                 hint="Lower the learning rate, or look at the saved batch.",
                 rows=list(batch),
             )
-
-
-def _begin(sample: Sample) -> int:
-    """Return the place of the token from which the first sampled one was drawn."""
-    return sample.places[0] - 1
-
-
-def _shared(samples: Sequence[Sample]) -> tuple[list[tuple[int, ...]], list[int]] | None:
-    """Return the distinct prompts of some rows and which one each row has; None where sharing saves little."""
-    numbers: dict[tuple[int, ...], int] = {}
-    which = [numbers.setdefault(tuple(sample.ids[: _begin(sample)]), len(numbers)) for sample in samples]
-    tails = sum(len(sample.ids) - _begin(sample) for sample in samples)
-    worth = sum(map(len, numbers)) + tails < SHARE_BELOW * sum(len(sample.ids) for sample in samples)
-    return (list(numbers), which) if worth and all(numbers) else None
 
 
 def _units(samples: Sequence[Sample], counted: set[int], *, whole: bool) -> list[list[int]]:

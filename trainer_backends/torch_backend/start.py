@@ -25,7 +25,7 @@ from ...envs.core import stable_rng
 from ...errors import InvalidRequest, from_problem
 from ...records import Completion, Episode
 from ..recipes import StartTable
-from .batch import Sample, micro_batches, samples_of
+from .batch import Sample, samples_of
 from .lines import in_order
 from .optimizer import Optimizer
 from .teacher import FILE, Annotator, Teacher, Writer
@@ -211,10 +211,10 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any, prompts: float
     model.zero_grad(set_to_none=True)
     replies, loss = sum(len(sample.places) for sample in samples), 0.0
     others = max(1, sum(len(sample.ids) - 1 for sample in samples) - replies)
-    for batch in micro_batches(samples, learner.recipe.update.micro_tokens):
+    read = [replace(sample, places=list(range(1, len(sample.ids)))) for sample in samples] if prompts else samples
+    for batch in learner.batches(read):
         part = [samples[number] for number in batch]
-        read = [replace(sample, places=list(range(1, len(sample.ids)))) for sample in part] if prompts else part
-        logprobs = learner.run(read).logprobs_BT
+        logprobs = learner.run([read[number] for number in batch]).logprobs_BT
         own = torch.zeros_like(logprobs, dtype=torch.bool)
         for row, sample in enumerate(part):
             own[row, [place - 1 for place in sample.places] if prompts else slice(len(sample.places))] = True

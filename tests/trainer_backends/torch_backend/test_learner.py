@@ -1,9 +1,9 @@
-"""The learner's forward pass: prompts that rows share are computed once, and nothing else changes by that."""
+"""The learner's forward pass: what rows share is computed once, and nothing else changes by that."""
 
 from __future__ import annotations
 
-import itertools
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,63 +12,103 @@ pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
 import torch
 
 from turngym.trainer_backends.recipes import Recipe
-from turngym.trainer_backends.torch_backend import learner as module
 from turngym.trainer_backends.torch_backend.batch import Sample, micro_batches
 from turngym.trainer_backends.torch_backend.learner import Learner
 from turngym.trainer_backends.torch_backend.optimizer import Optimizer
+from turngym.trainer_backends.torch_backend.packing import lay_out, padded
 
 from .conftest import VOCABULARY, make_model
 
 
-def samples(prompts: int, rows: int) -> list[Sample]:
+def samples(tasks: int, rows: int) -> list[Sample]:
+    """Return rows that share a task, some of them a history too, and some everything."""
     draw = random.Random(3)
 
     def tokens(count: int) -> list[int]:
         return [draw.randrange(3, VOCABULARY) for _ in range(count)]
 
-    known = [tokens(draw.randrange(8, 20)) for _ in range(prompts)]
-    made = []
+    known = [tokens(draw.randrange(20, 40)) for _ in range(tasks)]
+    made: list[Sample] = []
     for _ in range(rows):
-        prompt, reply = draw.choice(known), tokens(draw.randrange(1, 7))
+        task, reply = draw.choice(known), tokens(draw.randrange(1, 7))
+        prompt = [*task, *(draw.choice(made).ids[len(task) :][:3] if made else []), *tokens(draw.randrange(3))]
         ids = [*prompt, *reply]
-        made.append(Sample(ids=ids, places=list(range(len(prompt), len(ids)))))
-    return made
+        places = sorted(draw.sample(range(len(prompt), len(ids)), draw.randrange(1, len(reply) + 1)))
+        made.append(Sample(ids=ids, places=places))
+    return [*made, *made[:2]]
 
 
+def recipe_of(**tables: Any) -> Recipe:
+    return msgspec.convert({"env": {"preset": "compact-frozen-lake"}, "credit": {"id": "gae"}, **tables}, Recipe)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
-def test_shared_prompts_change_no_number_and_no_gradient(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = msgspec.convert({"env": {"preset": "compact-frozen-lake"}, "credit": {"id": "gae"}, "critic": {}}, Recipe)
-    model, rows = make_model(family), samples(5, 24)
+def test_what_rows_share_is_computed_once_and_nothing_changes_by_that(family: str, checkpointing: bool) -> None:
+    recipe = recipe_of(critic={})
+    model, rows = make_model(family), samples(3, 24)
+    if checkpointing:
+        model.activation_checkpointing_enable()
+    model.train()
     learner = Learner(model, recipe, recipe.parts().loss)
     assert learner.head is not None
     torch.nn.init.normal_(learner.head.weight)
-    passes = []
-    model.model.register_forward_hook(lambda *_: passes.append(1))
+    read: list[int] = []
+    model.model.embed_tokens.register_forward_hook(lambda _, args, __: read.append(args[0].numel()))
 
     def measured() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         model.zero_grad()
-        passed = learner.run(rows)
-        assert passed.values_BT is not None
-        (passed.logprobs_BT.sum() + 0.3 * passed.values_BT.sum()).backward()
-        numbers = [passed.logprobs_BT, passed.entropies_BT, passed.values_BT]
+        numbers = [torch.zeros(len(rows), 6) for _ in range(3)]
+        for batch in learner.batches(rows):
+            passed = learner.run([rows[number] for number in batch])
+            assert passed.values_BT is not None
+            (passed.logprobs_BT.sum() + 0.3 * passed.values_BT.sum()).backward()
+            for number, part in zip(numbers, (passed.logprobs_BT, passed.entropies_BT, passed.values_BT), strict=True):
+                number[torch.tensor(batch), : part.shape[1]] = part.detach()
         return numbers, [each.grad.clone() for each in model.parameters() if each.grad is not None]
 
-    shared = measured()
-    assert len(passes) == 2  # the prompts, the replies
-    monkeypatch.setattr(module, "SHARE_BELOW", 0.0)
+    shared, tokens = measured(), sum(read)
+    read.clear()
+    learner.ratio = 0.0
     alone = measured()
-    assert len(passes) == 3
+    assert tokens < 0.7 * sum(read)
     for one, other in zip((*shared[0], *shared[1]), (*alone[0], *alone[1]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_with_one_prompt_stay_together_and_none_is_lost() -> None:
-    rows = samples(6, 40)
-    batches = list(micro_batches(rows, 150))
-    assert sorted(number for batch in batches for number in batch) == list(range(40))
-    assert all(len(batch) * max(len(rows[number].ids) for number in batch) <= 150 for batch in batches)
-    prompts = [tuple(rows[number].ids[: rows[number].places[0]]) for batch in batches for number in batch]
-    assert sum(one != other for one, other in itertools.pairwise(prompts)) == len(set(prompts)) - 1
+@pytest.mark.parametrize("ratio", [0.0, 30.0, 1000.0])
+def test_every_row_stands_in_one_pack_and_every_token_sees_its_own_row(ratio: float) -> None:
+    rows = [each.ids for each in samples(4, 40)]
+    packs = lay_out(rows, ratio, 200)
+    assert sorted(number for pack in packs for number in pack.rows) == list(range(len(rows)))
+    ids, positions, seen = padded(packs)
+    assert (positions is None) == (ratio == 0) == (len(packs) == len(rows))
+    for place, pack in enumerate(packs):
+        assert pack.size <= 200
+        for number, nodes in zip(pack.rows, pack.nodes, strict=True):
+            assert ids[place, nodes].tolist() == rows[number]
+            if seen is not None and positions is not None:
+                assert positions[place, nodes].tolist() == list(range(len(nodes)))
+                for depth, node in enumerate(nodes):
+                    assert seen[place, node].nonzero().squeeze(-1).tolist() == nodes[: depth + 1].tolist()
+
+
+def test_rows_with_little_in_common_stay_by_themselves() -> None:
+    draw = random.Random(1)
+    rows = [[1, 2, *(draw.randrange(3, VOCABULARY) for _ in range(30))] for _ in range(20)]
+    assert all(len(pack.rows) == 1 for pack in lay_out(rows, 500.0, 4096))
+
+
+@pytest.mark.parametrize("ratio", [0.0, 300.0])
+def test_batches_keep_within_their_tokens_and_lose_no_row(ratio: float) -> None:
+    rows = samples(6, 60)
+    batches = list(micro_batches(rows, 150, ratio))
+    assert sorted(number for batch in batches for number in batch) == list(range(len(rows)))
+    for batch in batches:
+        packs = lay_out([rows[number].ids for number in batch], ratio, 150)
+        assert len(packs) * max(pack.size for pack in packs) <= 150
+        assert sum(len(rows[number].places) for number in batch) <= 150
+    assert [len(batch) for batch in micro_batches(rows, 1, ratio)] == [1] * len(rows)
 
 
 def moved(dtype: torch.dtype, steps: int) -> torch.Tensor:
