@@ -42,11 +42,17 @@ CHAT = {
     "prompt": {"system": "", "first": "{observation}", "later": "{observation}"},
 }
 """One growing conversation, the only form that a row of TRL's can have."""
+SHARING: dict[str, Row] = {
+    "frozen-lake": {},
+    "sokoban": {"env": {"preset": "t2po-sokoban"}, "sampling": {"max_prompt_tokens": 1024, "max_tokens": 24}},
+}
+"""Environments whose turns are compared: prompts of 40 tokens, and prompts with instructions and a history."""
 BATCH, REPLIES, LONGEST = 64, 256, 64
 """Of the comparison of generation: replies at a time, in all, and their greatest length in tokens."""
 TITLES = {
     "train": "A training step on one thread: GRPO on FrozenLake, 0.3 million parameters, replies of 16 tokens",
     "train_trl": "A step of TRL's GRPOTrainer and of ours: same policy, tasks and batch, one thread each",
+    "train_sharing": "An update's forward and backward pass: what turns begin with in common computed once, and not",
     "train_generation": f"{REPLIES} replies, {BATCH} at a time: stock generate and ours, one thread each",
 }
 NO_TRL = 'TRL was left out: it is not installed. Run: pip install "turngym[trl]"'
@@ -60,14 +66,17 @@ def tables() -> dict[str, list[Row]]:
             "larger": recipe(16, 1, run={"steps": 0}, model={"new": {"size": "small", "length": 2048}}),
             "taught": recipe(16, 1, run={"steps": 0}, start={"noise": 0.5, "episodes": 800}, chat=True),
         }
+        for name, env in SHARING.items():
+            started[name] = recipe(16, 7, run={"steps": 0}, start={"noise": 0.5, "episodes": 400}, **env)
         policies = {}
         for name, made in started.items():
             out = Path(folder) / name
-            _child("start", out=str(out), recipe=msgspec.to_builtins(made))
+            _child("start", out=str(out), recipe=_data(made))
             policies[name] = str(out / "checkpoints" / "step-000000")
         return {
             "train": list(_costs(policies["untaught"])),
             "train_trl": list(_beside_trl(policies["taught"])),
+            "train_sharing": [_child("sharing", model=policies[name], recipe=_data(_played(name))) for name in SHARING],
             "train_generation": list(_generation([policies["untaught"], policies["larger"]])),
         }
 
@@ -97,6 +106,11 @@ def recipe(episodes: int, turns: int, *, chat: bool = False, start: Any = None, 
     return recipe_of(data, "The benchmark's recipe", "Report this.")
 
 
+def _data(recipe: Recipe) -> Row:
+    data: Row = msgspec.to_builtins(recipe)
+    return data
+
+
 def _child(case: str, **settings: Any) -> Row:
     """Run a case in a process of its own."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -121,7 +135,7 @@ def start(recipe: Recipe, out: str) -> Row:
 
 def _costs(model: str) -> Iterator[Row]:
     for episodes, turns in [*((count, 7) for count in EPISODES), *((64, turns) for turns in TURNS)]:
-        measured = _child("ours", model=model, recipe=msgspec.to_builtins(recipe(episodes, turns)))
+        measured = _child("ours", model=model, recipe=_data(recipe(episodes, turns)))
         steps: list[Row] = measured["steps"]
 
         def total(*names: str, steps: list[Row] = steps) -> float:
@@ -168,7 +182,7 @@ def _beside_trl(model: str) -> Iterator[Row]:
         print(NO_TRL, file=sys.stderr)
         return
     for turns in (1, 7):
-        settings = {"model": model, "recipe": msgspec.to_builtins(recipe(BESIDE, turns, chat=True))}
+        settings = {"model": model, "recipe": _data(recipe(BESIDE, turns, chat=True))}
         measured = {"TRL": _child("trl", **settings), "turngym": _child("ours", **settings)}
         for name, row in measured.items():
             yield {
@@ -187,6 +201,57 @@ def trl(recipe: Recipe, model: str) -> Row:
     from .bench_trl import train
 
     return train(recipe, model, STEPS)
+
+
+# The update -----------------------------------------------------------------------------------------
+
+
+def _played(name: str) -> Recipe:
+    """Return the recipe of a step whose rows are compared."""
+    return recipe(BESIDE, 7, **SHARING[name])
+
+
+def sharing(recipe: Recipe, model: str) -> Row:
+    """Play the episodes of a step; compute their rows with and without sharing, three times each."""
+    from ..backend import Experience
+    from .batch import samples_of
+    from .packing import lay_out
+    from .trainer import Trainer
+
+    episodes: list[Any] = []
+
+    class Player(Trainer):
+        def update(self, experience: Experience) -> dict[str, float]:
+            episodes[:] = experience.episodes
+            return super().update(experience)
+
+    recipe = msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, steps=1, save_every=1))
+    with tempfile.TemporaryDirectory(prefix="turngym-bench-") as folder:
+        trainer = Player(recipe, Path(folder), model=model)
+        asyncio.run(trainer.train())
+    learner = trainer.learner
+    samples = [sample for episode in episodes for sample in samples_of(episode, "turn")]
+
+    def compute() -> None:
+        learner.optimizer.zero_grad()
+        for batch in learner.batches(samples):
+            total = learner.run([samples[number] for number in batch]).logprobs_BT.sum()
+            total.backward()  # type: ignore[no-untyped-call]
+
+    shared = _median_of_three(compute)
+    ratio, learner.ratio = learner.ratio, 0.0
+    alone = _median_of_three(compute)
+    tokens = sum(len(sample.ids) for sample in samples)
+    packs = lay_out([sample.ids for sample in samples], ratio, recipe.update.micro_tokens)
+    return {
+        "environment": recipe.env.preset,
+        "rows": len(samples),
+        "tokens": tokens,
+        "computed": sum(pack.size for pack in packs),
+        "rows_alone_s": alone,
+        "shared_s": shared,
+        "times": alone / shared,
+    }
 
 
 # Generation -----------------------------------------------------------------------------------------
@@ -254,7 +319,13 @@ def _median_of_three(call: Callable[[], None]) -> float:
     return statistics.median(times)
 
 
-CASES: Mapping[str, Callable[..., Row]] = {"start": start, "ours": ours, "trl": trl, "generate": generate}
+CASES: Mapping[str, Callable[..., Row]] = {
+    "start": start,
+    "ours": ours,
+    "trl": trl,
+    "sharing": sharing,
+    "generate": generate,
+}
 
 
 def main() -> None:

@@ -34,6 +34,13 @@ def test_a_step_is_measured_whole(model: str, chat: bool) -> None:
     assert row["sampled"] > 0 and row["peak_mib"] > 100
 
 
+def test_an_update_is_compared_on_the_same_rows(model: str) -> None:
+    row = bench.sharing(bench.recipe(16, 2), model)
+    # One task's first turn is the same for all of its members.
+    assert row["rows"] == 32 and row["computed"] < 0.5 * row["tokens"]
+    assert row["times"] == pytest.approx(row["rows_alone_s"] / row["shared_s"])
+
+
 def test_generation_is_compared_on_the_same_number_of_tokens(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "REPLIES", 8)
     monkeypatch.setattr(bench, "BATCH", 4)
@@ -68,6 +75,7 @@ def test_the_tables_from_the_command_line(
     monkeypatch.setattr(bench, "_child", child)
     monkeypatch.setattr(bench, "EPISODES", (8,))
     monkeypatch.setattr(bench, "TURNS", ())
+    monkeypatch.setattr(bench, "SHARING", {})
     monkeypatch.setattr(
         bench.importlib.util,
         "find_spec",
