@@ -8,7 +8,7 @@ import functools
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ...client.evaluation.metrics import measure, summarise
+from ...client.policies import Policy
 from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
@@ -47,6 +48,8 @@ from .sampling import Sampling
 Report = Callable[[str, Metrics], None]
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
+TELL_S = 5.0
+"""Seconds between two reports of how many episodes of a start are played."""
 
 
 class Trainer(TrainerBackend):
@@ -248,9 +251,8 @@ class Trainer(TrainerBackend):
             Job(f"start.{place}", self.wanted, f"{self.recipe.env.split}/{order(size - 1 - place)}", seed=place)
             for place in range(min(table.episodes, size))
         ]
-        slots = self.recipe.sampling.slots
-        play = partial(played_through, source=source, concurrency=slots, wait=self._wait, keep_prompts=True)
         seed = self.recipe.run.seed
+        play = partial(self._played, source=source)
         episodes, metrics = await start.examples(table, self.policy, wanted, play, self.out, seed)
         self._log("start", metrics)
         rows = self.recipe.sampling.rows
@@ -263,6 +265,18 @@ class Trainer(TrainerBackend):
         if self.reference is not None:
             self.reference.load_state_dict(self.model.state_dict())
         self.seconds += time.perf_counter() - began
+
+    async def _played(self, policy: Policy, wanted: Sequence[Job], source: Source) -> AsyncIterator[Episode]:
+        """Play the episodes of a start with their prompts, and tell how far that is: a teacher may take hours."""
+        told, slots = time.monotonic(), self.recipe.sampling.slots
+        episodes = played_through(policy, wanted, source, slots, self._wait, keep_prompts=True)
+        played = 0
+        async for episode in episodes:
+            played += 1
+            if time.monotonic() - told > TELL_S:
+                self.report("playing", {"episodes": float(played), "of": float(len(wanted))})
+                told = time.monotonic()
+            yield episode
 
     def _over(self) -> bool:
         run = self.recipe.run

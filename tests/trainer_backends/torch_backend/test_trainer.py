@@ -22,6 +22,7 @@ from turngym.errors import InvalidRequest
 from turngym.records import read_episodes
 from turngym.trainer_backends.recipes import Recipe
 from turngym.trainer_backends.torch_backend import checkpoint
+from turngym.trainer_backends.torch_backend import trainer as trainer_module
 from turngym.trainer_backends.torch_backend.learner import Diverged
 from turngym.trainer_backends.torch_backend.trainer import Trainer
 
@@ -105,6 +106,21 @@ def test_the_reference_is_the_policy_after_its_start_also_in_a_resumed_run(
     asyncio.run(resumed.train())
     names = [path.name for path in checkpoint.found(tmp_path / "run" / "checkpoints")]
     assert names == ["step-000000", "step-000004", "step-000005"]
+
+
+def test_a_start_tells_how_far_it_is(
+    policy_folder: Path, preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_module, "TELL_S", -1.0)
+    start = {"policy": "expert", "episodes": 6, "threshold": -1.0, "tags": "rules"}
+    recipe = recipe_of(policy_folder, preset_file, start=start, run={"steps": 0, "eval_tasks": 1})
+    heard: list[tuple[str, dict[str, float]]] = []
+    trainer = Trainer(recipe, tmp_path / "run", report=lambda kind, metrics: heard.append((kind, dict(metrics))))
+    asyncio.run(trainer.train())
+    played = [metrics for kind, metrics in heard if kind == "playing"]
+    # The expert's episodes, and the kept ones again with their thoughts.
+    assert played[:6] == [{"episodes": number, "of": 6} for number in range(1, 7)]
+    assert 0 < len(played[6:]) <= 6 and played[-1]["episodes"] == played[-1]["of"]
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
