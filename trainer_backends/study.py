@@ -24,7 +24,7 @@ import msgspec
 
 from ..envs.presets import config_names, read_config
 from ..errors import InvalidRequest, TurngymError, nearest
-from .recipes import Recipe, RunTable, UpdateTable, load_recipe, recipe_of
+from .recipes import Recipe, RunTable, SamplingTable, UpdateTable, load_recipe, recipe_of
 
 Table = dict[str, Any]
 DEFAULT_ROOT = "runs"
@@ -125,7 +125,7 @@ def _start(recipe: Recipe, root: Path) -> Run:
         env=recipe.env,
         model=recipe.model,
         start=recipe.start,
-        sampling=recipe.sampling,
+        sampling=msgspec.structs.replace(recipe.sampling, tasks=SamplingTable().tasks),  # of a training step
         credit={"id": "grpo"},
         update=UpdateTable(micro_tokens=recipe.update.micro_tokens),
         run=RunTable(seed=run.seed, steps=0, eval_tasks=run.eval_tasks, eval_temperature=run.eval_temperature),

@@ -63,6 +63,7 @@ credit = { id = "grpo" }
 [methods.gigpo]
 credit = { id = "gigpo" }
 update = { learning_rate = 1e-4 }
+sampling = { tasks = 1 }
 """
 
 

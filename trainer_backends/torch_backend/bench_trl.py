@@ -7,7 +7,6 @@ unfinished episodes is generated together, left-padded, and the next begins when
 from __future__ import annotations
 
 import itertools
-import resource
 import statistics
 import tempfile
 import time
@@ -17,6 +16,7 @@ import torch
 
 from ...records import Message
 from ..recipes import Recipe
+from .measures import peak_memory_mb
 
 
 def train(recipe: Recipe, model: str, steps: int) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def train(recipe: Recipe, model: str, steps: int) -> dict[str, Any]:
         )
         trainer.train()
     seconds = [ended - began for began, ended in itertools.pairwise(ends)]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"s_a_step": statistics.median(seconds), "sampled": play.sampled / (steps + 1), "peak_mib": peak}
+    sampled = play.sampled / (steps + 1)
+    return {"s_a_step": statistics.median(seconds), "sampled": sampled, "peak_mib": peak_memory_mb()}
 
 
 class _Play:

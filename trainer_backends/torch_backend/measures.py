@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Sequence
 
@@ -15,6 +17,12 @@ from ..algorithms.rows import Rows
 from ..backend import Grown
 
 Metrics = dict[str, float]
+
+
+def peak_memory_mb() -> float:
+    """Return the most memory that this process has held, MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # bytes there, KiB elsewhere
 
 
 def measures(episodes: Sequence[Episode]) -> Metrics:

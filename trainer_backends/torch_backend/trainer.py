@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import resource
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,8 +26,6 @@ from ...envs.presets import EnvPreset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
-from ..algorithms.forest import Forest as Flat
-from ..algorithms.forest import prefix_weights
 from ..algorithms.outcomes import Outcomes
 from ..backend import Experience, Grown, TrainerBackend
 from ..recipes import Recipe
@@ -40,10 +37,11 @@ from .engine import Engine
 from .learner import Diverged, Learner
 from .lines import in_order, keep_lines, slim, step_of
 from .loading import all_threads, end_tokens, load_model, set_threads
-from .measures import Clock, Metrics, measures, spread, tree_measures
+from .measures import Clock, Metrics, measures, peak_memory_mb, spread, tree_measures
 from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
+from .tree_rows import samples_of_trees
 
 Report = Callable[[str, Metrics], None]
 WAIT_S = 5.0
@@ -301,7 +299,7 @@ class Trainer(TrainerBackend):
         }
         metrics |= clock.laps | self.update(experience)
         self._file(experience.episodes)
-        metrics["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        metrics["peak_memory_mb"] = peak_memory_mb()
         self._log("train", metrics)
 
     def _groups(self, size: int) -> list[Group]:
@@ -420,20 +418,8 @@ class Trainer(TrainerBackend):
         kind = self.recipe.sampling.rows
         if not trees:
             return [sample for episode in episodes for sample in samples_of(episode, kind)], {}
-        flat = Flat.of([grown.plan.tree for grown in trees])
-        samples = list(_with_nodes(episodes, trees, kind))
-        if "tree" not in getattr(self.method.credit.module, "REQUIRES", ()):
-            # One row a leaf, as the methods on chains have it; the nodes tell which parts are shared.
-            return samples, {"segment_ids_BT": _nodes(samples)}
-        once = list({sample.nodes[0]: sample for sample in samples}.values())
-        tokens = torch.zeros(len(flat), dtype=torch.long)
-        for sample in once:
-            tokens[sample.nodes[0]] = sum(sample.trained)
-        weights = prefix_weights(flat, tokens)
-        for sample in once:
-            sample.weight = float(weights[sample.nodes[0]])
-            sample.leaf = bool(flat.leaf_N[sample.nodes[0]])
-        return once, {"forest": flat, "nodes_BT": _nodes(once)}
+        merged = "tree" in getattr(self.method.credit.module, "REQUIRES", ())
+        return samples_of_trees(episodes, trees, kind, merged=merged)
 
     def _keep_batch(self, samples: Sequence[Sample], error: Diverged) -> None:
         path = self.out / "diverged.json"
@@ -500,25 +486,6 @@ class Trainer(TrainerBackend):
         """Wait for a server that is away; so many episodes are to be played again."""
         self.report("waiting", {"episodes": float(lost)})
         await asyncio.sleep(WAIT_S)
-
-
-def _with_nodes(episodes: list[Episode], trees: list[Grown], kind: Literal["turn", "trajectory"]) -> Iterator[Sample]:
-    """Yield the rows of the leaves' episodes, every token with the number of its node over all trees."""
-    chosen, start = {id(episode) for episode in episodes}, 0
-    for grown in trees:
-        tree = grown.plan.tree
-        for episode, leaf in zip(grown.episodes, grown.leaves, strict=True):
-            if id(episode) in chosen:
-                branch = tree.branch(tree.nodes[leaf])
-                for sample in samples_of(episode, kind):
-                    sample.nodes = [start + branch[turn].number for turn in sample.turns]
-                    yield sample
-        start += len(tree.nodes)
-
-
-def _nodes(samples: Sequence[Sample]) -> torch.Tensor:
-    width = max((len(sample.places) for sample in samples), default=0)
-    return torch.tensor([[*sample.nodes, *[-1] * (width - len(sample.nodes))] for sample in samples])
 
 
 @functools.lru_cache(4)
