@@ -23,9 +23,8 @@ def plan_thought(
     ahead: int = 4,
     idle: float = 0.5,
     again: float = 0.85,
-    whole: bool = False,
 ) -> str:
-    """Return an expert's reply with a thought and with its first action only.
+    """Return an expert's reply with a thought; the actions stay.
 
     Args:
         reply: a well-formed reply of the think-action or think-answer kind; others are returned as they are.
@@ -34,7 +33,6 @@ def plan_thought(
         ahead: moves that are stated.
         idle: share of replies with a pause.
         again: chance of one more dot after each.
-        whole: keep all actions.
     """
     found = _REPLY.fullmatch(reply.strip())
     if found is None:
@@ -45,14 +43,14 @@ def plan_thought(
         thought += " ."
         while draw.random() < again:
             thought += " ."
-    return f"<think>{thought}</think>{found[1]}<{found[2]}>{found[3] if whole else moves[0]}</{found[2]}>"
+    return f"<think>{thought}</think>{found[1]}<{found[2]}>{found[3]}</{found[2]}>"
 
 
 def rule_thought(reply: str, observation: str, draw: random.Random) -> str:
     """Return an expert's reply with a thought by rules, tagged where the style has tags; the actions stay."""
     if _META.fullmatch(reply.strip()):
         return tag_thought(reply, observation, draw)
-    return plan_thought(reply, observation, draw, idle=0.0, whole=True)
+    return plan_thought(reply, observation, draw, idle=0.0)
 
 
 def tag_thought(reply: str, observation: str, draw: random.Random) -> str:

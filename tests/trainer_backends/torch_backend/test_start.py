@@ -47,7 +47,7 @@ def test_later_prompts_hold_the_replies_as_they_were_retold() -> None:
 def test_pauses_vary_and_the_action_stays() -> None:
     told = [plan_thought(PLAIN.format("Up || Left"), "", random.Random(seed)) for seed in range(400)]
     pauses = [reply.count(" .") for reply in told]
-    assert all(reply.startswith("<think>Up Left") and reply.endswith("</think><action>Up</action>") for reply in told)
+    assert all(reply.startswith("<think>Up Left") and reply.endswith("<action>Up || Left</action>") for reply in told)
     assert 0.4 < sum(pause == 0 for pause in pauses) / len(pauses) < 0.6
     assert max(pauses) > 12 and len(set(pauses)) > 8
     assert plan_thought("no tags", "", random.Random(0)) == "no tags"
