@@ -125,7 +125,7 @@ def _start(recipe: Recipe, root: Path) -> Run:
         env=recipe.env,
         model=recipe.model,
         start=recipe.start,
-        sampling=msgspec.structs.replace(recipe.sampling, tasks=SamplingTable().tasks),  # of a training step
+        sampling=msgspec.structs.replace(recipe.sampling, tasks=SamplingTable().tasks),  # it has no part in a start
         credit={"id": "grpo"},
         update=UpdateTable(micro_tokens=recipe.update.micro_tokens),
         run=RunTable(seed=run.seed, steps=0, eval_tasks=run.eval_tasks, eval_temperature=run.eval_temperature),

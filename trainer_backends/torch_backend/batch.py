@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -155,26 +155,38 @@ def _weights(samples: Sequence[Sample], width: int) -> Tensor | None:
     return torch.tensor(weights).unsqueeze(-1).expand(-1, width).contiguous() if weights else None
 
 
-def micro_batches(samples: Sequence[Sample], tokens: int, ratio: float = 0.0) -> Iterator[list[int]]:
-    """Yield the numbers of rows that are computed together, long ones first.
+class MicroBatch(NamedTuple):
+    """Rows that are computed together.
+
+    Attributes:
+        rows: their numbers.
+        packs: how they are laid out.
+    """
+
+    rows: list[int]
+    packs: list[Pack]
+
+
+def micro_batches(samples: Sequence[Sample], tokens: int, ratio: float = 0.0) -> Iterator[MicroBatch]:
+    """Yield the rows in batches of at most ``tokens``, padding included, long ones first.
 
     Args:
         samples: the rows.
-        tokens: of a batch at most, with padding; as many sampled ones at most.
+        tokens: a row that has more is alone.
         ratio: of costs, where rows may share what they begin with, see ``packing.lay_out``; else 0.
     """
-    packs = lay_out([sample.ids for sample in samples], ratio, tokens)
-    sampled = [sum(len(samples[number].places) for number in pack.rows) for pack in packs]
     batch: list[Pack] = []
-    drawn = 0
-    for place in sorted(range(len(packs)), key=lambda place: -packs[place].size):
-        pack, width = packs[place], batch[0].size if batch else 0
-        full = (len(batch) + 1) * width > tokens or drawn + sampled[place] > tokens
+    for pack in sorted(lay_out([sample.ids for sample in samples], ratio, tokens), key=lambda pack: -pack.size):
+        width = batch[0].size if batch else 0
+        full = (len(batch) + 1) * width > tokens
         # A batch of some size does without padding rather than with more rows.
         if batch and (full or (pack.size < WIDE * width and len(batch) * width >= ENOUGH)):
-            yield [number for each in batch for number in each.rows]
-            batch, drawn = [], 0
+            yield _micro_batch(batch)
+            batch = []
         batch.append(pack)
-        drawn += sampled[place]
     if batch:
-        yield [number for each in batch for number in each.rows]
+        yield _micro_batch(batch)
+
+
+def _micro_batch(packs: list[Pack]) -> MicroBatch:
+    return MicroBatch([row for pack in packs for row in pack.rows], packs)

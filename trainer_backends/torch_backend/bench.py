@@ -1,7 +1,7 @@
-"""What training costs: the parts of a step against its size, next to TRL's GRPOTrainer and to stock ``generate``.
+"""What training costs: the parts of a step against its size, what sharing saves, TRL's GRPOTrainer, stock ``generate``.
 
-``turngym bench train`` runs every case in a process of its own with one thread, on FrozenLake with new policies.
-Environments run in that process too.
+``turngym bench train`` runs every case in a process of its own with one thread, on FrozenLake (and, where the length
+of prompts matters, Sokoban) with new policies. Environments run in that process too.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def sharing(recipe: Recipe, model: str) -> Row:
     def compute() -> None:
         learner.optimizer.zero_grad()
         for batch in learner.batches(samples):
-            total = learner.run([samples[number] for number in batch]).logprobs_BT.sum()
+            total = learner.run(samples, batch).logprobs_BT.sum()
             total.backward()  # type: ignore[no-untyped-call]
 
     shared = _median_of_three(compute)

@@ -241,16 +241,18 @@ class Decoder:
             The logits after the last token of each, those of the prompts at the end, shape (B + R, V), float32.
         """
         active = len(ids_B)
-        starts = [self.lengths[:active]] if active else []
-        if prompts is not None:
-            starts.append(self.lengths[prompts.places_R])
-            self.reserve(int((starts[-1] + prompts.counts_R).max()))
+        ids, parts = [], []
         if active:
-            self.reserve(int(starts[0].max()) + 1)
-        ids, parts = [ids_B], [self._part(starts[0], 1, None)] if active else []
+            start_B = self.lengths[:active]
+            ids.append(ids_B)
+            parts.append(self._part(start_B.unsqueeze(-1), int(start_B.max()) + 1, None))
         if prompts is not None:
-            ids.append(prompts.ids_RT.flatten())
-            parts.append(self._part(starts[-1], prompts.ids_RT.shape[1], prompts.places_R))
+            # Padding repeats the row's last token in its place: what is written twice is the same.
+            ahead_RT = torch.arange(prompts.ids_RT.shape[1], device=self.device).minimum(prompts.counts_R[:, None] - 1)
+            position_RT = self.lengths[prompts.places_R].unsqueeze(-1) + ahead_RT
+            ids.append(prompts.ids_RT.gather(1, ahead_RT).flatten())
+            parts.append(self._part(position_RT, int(position_RT.max()) + 1, prompts.places_R))
+        self.reserve(max(part.span for part in parts))
         hidden = self._blocks(torch.cat(ids), parts)
         self.lengths[:active] += 1
         if prompts is not None:
@@ -261,10 +263,7 @@ class Decoder:
         logits: Tensor = self.head(self._norm(hidden, self.final_norm))
         return logits.float()
 
-    def _part(self, start_R: Tensor, width: int, places_R: Tensor | None) -> _Part:
-        # Padding is written too, behind the row's tokens, where nothing looks before it is written over.
-        position_RT = (start_R.unsqueeze(-1) + torch.arange(width, device=self.device)).clamp_max(self.length - 1)
-        span = int(position_RT.max()) + 1
+    def _part(self, position_RT: Tensor, span: int, places_R: Tensor | None) -> _Part:
         unseen = torch.arange(span, device=self.device) > position_RT.unsqueeze(-1)
         bias_RTS = torch.zeros(unseen.shape, dtype=self.dtype, device=self.device).masked_fill_(unseen, -torch.inf)
         return _Part(position_RT, span, bias_RTS, places_R)

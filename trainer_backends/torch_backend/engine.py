@@ -80,7 +80,7 @@ class Engine:
     Attributes:
         generated: tokens so far.
         prefilled: prompt tokens computed so far.
-        steps: passes over the batch so far.
+        steps: tokens that the batch has been given so far.
         seconds: spent in them, prompts included.
     """
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,10 +21,10 @@ from ..algorithms.rows import Rows
 from ..algorithms.tensors import masked_mean
 from ..algorithms.value_loss import value_loss
 from ..recipes import Recipe
-from .batch import Sample, micro_batches
+from .batch import MicroBatch, Sample, micro_batches
 from .decoder import base_of, supported
 from .optimizer import Optimizer
-from .packing import cost_ratio, found, lay_out, padded
+from .packing import Pack, cost_ratio, found, lay_out, mask_of, padded
 
 MASKED = ("sdpa", "eager")
 """Implementations of attention that take a mask of one's own."""
@@ -97,54 +99,66 @@ class Learner:
 
     # Forward ---------------------------------------------------------------------------------------
 
-    def run(self, samples: Sequence[Sample], model: Any = None) -> Passed:
-        """Compute log-probabilities, entropies and values of the sampled tokens of some rows."""
-        model = self.model if model is None else model
-        rows, width = len(samples), max(len(sample.places) for sample in samples)
-        row = torch.tensor([row for row, sample in enumerate(samples) for _ in sample.places], device=self.device)
-        column = torch.tensor([column for sample in samples for column in range(len(sample.places))]).to(self.device)
-        hidden, logits = self._states(model, samples)
+    def batches(self, samples: Sequence[Sample]) -> Iterator[MicroBatch]:
+        """Yield the rows in parts that :meth:`run` can take at a time."""
+        return micro_batches(samples, self.recipe.update.micro_tokens, self.ratio)
+
+    def run(self, samples: Sequence[Sample], batch: MicroBatch | None = None, model: Any = None) -> Passed:
+        """Compute log-probabilities, entropies and values of sampled tokens.
+
+        Args:
+            samples: rows.
+            batch: those of them that are computed, see :meth:`batches`; None for all, in their order.
+            model: the policy's if None.
+        """
+        if batch is None:
+            numbers = list(range(len(samples)))
+            batch = MicroBatch(numbers, lay_out([sample.ids for sample in samples], self.ratio, sys.maxsize))
+        chosen = {number: samples[number] for number in batch.rows}
+        packs, nodes = found(batch.packs, {number: sample.places for number, sample in chosen.items()})
+        # The distribution of a token stands one place before it.
+        _, before = found(batch.packs, {n: [place - 1 for place in sample.places] for n, sample in chosen.items()})
+        # Rows share sampled tokens too: each is computed once.
+        width = max(pack.size for pack in batch.packs)
+        _, once, which = np.unique(packs * width + nodes, return_index=True, return_inverse=True)
+        where = tuple(torch.from_numpy(each[once]).to(self.device) for each in (packs, before))
+        hidden, logits = self._states(self.model if model is None else model, batch.packs, where)
+        ids = np.concatenate([np.asarray(sample.ids)[sample.places] for sample in chosen.values()])[once]
         temperature = self.recipe.sampling.temperature or 1.0
-        sampled = torch.tensor([sample.ids[place] for sample in samples for place in sample.places])
-        entropies, logprobs = entropy_and_logprobs(logits, sampled.to(self.device), temperature)
-        values = None if self.head is None else self.head(hidden.float()).squeeze(-1)
+        entropies, logprobs = entropy_and_logprobs(logits, torch.from_numpy(ids).to(self.device), temperature)
+        values = None if self.head is None or hidden is None else self.head(hidden.float()).squeeze(-1)
+
+        counts = [len(sample.places) for sample in chosen.values()]
+        row = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(self.device)
+        column = torch.from_numpy(np.concatenate([np.arange(count) for count in counts])).to(self.device)
+        each = torch.from_numpy(which.ravel()).to(self.device)
 
         def spread(flat: Tensor) -> Tensor:
-            return flat.new_zeros(rows, width).index_put((row, column), flat)
+            return flat.new_zeros(len(counts), max(counts)).index_put((row, column), flat[each])
 
         return Passed(spread(logprobs), spread(entropies), None if values is None else spread(values))
 
-    def batches(self, samples: Sequence[Sample]) -> Iterator[list[int]]:
-        """Yield the numbers of the rows that :meth:`run` can take at a time."""
-        return micro_batches(samples, self.recipe.update.micro_tokens, self.ratio)
-
-    def _states(self, model: Any, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
-        """Return the hidden states and logits that the rows' tokens were drawn from; no others are computed."""
-        packs = lay_out([sample.ids for sample in samples], self.ratio, self.recipe.update.micro_tokens)
-        ids, positions, seen = padded(packs)
-        # The distribution of a token stands one place before it.
-        pack, place = found(packs, [[place - 1 for place in sample.places] for sample in samples])
-        where, ids = (pack.to(self.device), place.to(self.device)), ids.to(self.device)
+    def _states(self, model: Any, packs: Sequence[Pack], where: tuple[Tensor, ...]) -> tuple[Tensor | None, Tensor]:
+        """Return hidden states, where the critic needs them, and logits at some (packs, nodes) only."""
+        ids, positions, ends = padded(packs)
+        ids = ids.to(self.device)
         if supported(model):
             base = base_of(model)
-            mask = None
-            if seen is not None and positions is not None:
-                seen, positions = seen.to(self.device).unsqueeze(1), positions.to(self.device)
-                mask = torch.zeros(seen.shape, dtype=base.dtype, device=self.device).masked_fill_(~seen, -torch.inf)
-            # Without packs no mask: no token looks at the padding after its row, and attention skips half.
+            # Without branches no mask: no token looks at the padding after its row, and attention skips half.
+            mask = None if ends is None else mask_of(ends.to(self.device), base.dtype)
+            positions = None if positions is None else positions.to(self.device)
             out = base.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
             hidden = out.last_hidden_state[where]
             return hidden, base.lm_head(hidden)
-        mask = torch.arange(ids.shape[1]) < torch.tensor([pack.size for pack in packs]).unsqueeze(-1)
+        known = torch.arange(ids.shape[1]) < torch.tensor([pack.size for pack in packs]).unsqueeze(-1)
         # Other families may do something to their logits that only their own forward knows.
         out = model(
             input_ids=ids,
-            attention_mask=mask.long().to(self.device),
+            attention_mask=known.long().to(self.device),
             use_cache=False,
             output_hidden_states=self.head is not None,
         )
-        logits = out.logits[where]
-        return (logits if self.head is None else out.hidden_states[-1][where]), logits
+        return (None if self.head is None else out.hidden_states[-1][where]), out.logits[where]
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], rows: Rows) -> Rows:
@@ -158,22 +172,22 @@ class Learner:
         names = ["old_logprobs_BT", "entropies_BT"]
         names += ["values_BT"] if self.head is not None else []
         names += ["ref_logprobs_BT"] if self.reference is not None else []
-        found: dict[str, Any] = {name: torch.zeros(shape) for name in names}
+        measured: dict[str, Any] = {name: torch.zeros(shape) for name in names}
         self.model.eval()
         for batch in self.batches(samples):
-            chosen = [samples[number] for number in batch]
-            passed = self.run(chosen)
+            passed = self.run(samples, batch)
             width = passed.logprobs_BT.shape[1]
-            index = torch.tensor(batch)
-            found["old_logprobs_BT"][index, :width] = passed.logprobs_BT.cpu()
-            found["entropies_BT"][index, :width] = passed.entropies_BT.cpu()
+            index = torch.tensor(batch.rows)
+            measured["old_logprobs_BT"][index, :width] = passed.logprobs_BT.cpu()
+            measured["entropies_BT"][index, :width] = passed.entropies_BT.cpu()
             if passed.values_BT is not None:
-                found["values_BT"][index, :width] = passed.values_BT.cpu()
+                measured["values_BT"][index, :width] = passed.values_BT.cpu()
             if self.reference is not None:
-                found["ref_logprobs_BT"][index, :width] = self.run(chosen, self.reference).logprobs_BT.cpu()
+                logprobs = self.run(samples, batch, self.reference).logprobs_BT
+                measured["ref_logprobs_BT"][index, :width] = logprobs.cpu()
         if sampled:
-            found["old_logprobs_BT"] = rows.need("rollout_logprobs_BT", "update")
-        return replace(rows, **found)
+            measured["old_logprobs_BT"] = rows.need("rollout_logprobs_BT", "update")
+        return replace(rows, **measured)
 
     # Update ----------------------------------------------------------------------------------------
 
@@ -218,13 +232,13 @@ class Learner:
         sums: dict[str, float] = {}
         self.optimizer.zero_grad()
         chosen = [samples[number] for number in batch]
-        for places in self.batches(chosen):
-            numbers = [batch[place] for place in places]
+        for micro in self.batches(chosen):
+            numbers = [batch[place] for place in micro.rows]
             part = _part(rows, numbers, max(len(samples[number].places) for number in numbers), self.device)
             width = part.loss_mask_BT.shape[1]
             at = torch.tensor(numbers)
             loss, metrics = self._loss(
-                [samples[number] for number in numbers],
+                self.run(chosen, micro),
                 part,
                 advantages[at, :width].to(self.device),
                 None if returns is None else returns[at, :width].to(self.device),
@@ -249,10 +263,9 @@ class Learner:
         return min(1.0, (self.updates + 1) / steps) if steps > 1 else 1.0
 
     def _loss(
-        self, samples: Sequence[Sample], rows: Rows, advantages: Tensor, returns: Tensor | None, totals: Totals
+        self, passed: Passed, rows: Rows, advantages: Tensor, returns: Tensor | None, totals: Totals
     ) -> tuple[Tensor, dict[str, Tensor]]:
         recipe, mask = self.recipe, rows.loss_mask_BT
-        passed = self.run(samples)
         rows = replace(rows, logprobs_BT=passed.logprobs_BT)
 
         default: Mode = getattr(self.loss.module, "AGGREGATION", "token-mean")

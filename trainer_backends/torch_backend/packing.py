@@ -8,7 +8,7 @@ nor its gradient changes. Turns of an episode share the task and their history, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 Ints = NDArray[np.int64]
 SHARE_BELOW = 0.8
-"""Part of the rows' tokens that is left at most where packs are worth a mask."""
+"""Rows are packed where packs hold at most this part of their tokens."""
 
 
 @dataclass
@@ -101,38 +101,50 @@ def padded(packs: Sequence[Pack]) -> tuple[Tensor, Tensor | None, Tensor | None]
     """Return what a model reads of P packs, padded on the right to N tokens.
 
     Returns:
-        Token ids (P, N); their positions (P, N); whether a token (second) sees another (third), (P, N, N). The latter
-        two are None where every pack is one row, which a causal model needs no telling.
+        Token ids, their positions, and the end of each token's subtree, shape (P, N) each. The latter two are None
+        where no pack branches, which a causal model needs no telling.
     """
     size = max(pack.size for pack in packs)
-    ids = np.zeros((len(packs), size), dtype=np.int64)
-    for line, pack in zip(ids, packs, strict=True):
+    ids, positions = np.zeros((len(packs), size), dtype=np.int64), np.zeros((len(packs), size), dtype=np.int64)
+    ends = np.broadcast_to(np.arange(1, size + 1), ids.shape).copy()  # padding sees itself
+    branches = False
+    for line, depth, end, pack in zip(ids, positions, ends, packs, strict=True):
         line[: pack.size] = np.concatenate(pack.pieces)
-    if all(len(pack.rows) == 1 for pack in packs):
-        return torch.from_numpy(ids), None, None
-    positions, ends = np.zeros_like(ids), np.zeros_like(ids)
-    for depth, end, pack in zip(positions, ends, packs, strict=True):
         for nodes in pack.nodes:
             depth[nodes] = np.arange(len(nodes))
             end[nodes] = nodes[-1] + 1  # the last row that has a token reaches furthest
-    place = torch.arange(size)
-    within = place.unsqueeze(-1) < torch.from_numpy(ends).unsqueeze(1)
-    seen = within & (place <= place.unsqueeze(-1)) | torch.eye(size, dtype=torch.bool)
-    return torch.from_numpy(ids), torch.from_numpy(positions), seen
+        branches |= bool((end[: pack.size] < pack.size).any())
+    if not branches:
+        return torch.from_numpy(ids), None, None
+    return torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(ends)
 
 
-def found(packs: Sequence[Pack], places: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return where tokens stand, row after row: the numbers of their packs, and their places in them.
+def mask_of(ends_PN: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to the attention's scores, shape (P, 1, N, N): 0 where a token sees another, else -inf.
 
     Args:
-        packs: of all rows.
-        places: of tokens in each row.
+        ends_PN: see :func:`padded`; on any device.
+        dtype: of the mask.
+    """
+    place = torch.arange(ends_PN.shape[1], device=ends_PN.device)
+    unseen = place.unsqueeze(-1) >= ends_PN.unsqueeze(1)
+    unseen |= place > place.unsqueeze(-1)
+    mask = torch.zeros(unseen.shape, dtype=dtype, device=ends_PN.device)
+    return mask.masked_fill_(unseen, -torch.inf).unsqueeze(1)
+
+
+def found(packs: Sequence[Pack], places: Mapping[int, Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return where tokens of the packs' rows stand, in the order of ``places``: their packs, and their nodes there.
+
+    Args:
+        packs: hold all these rows.
+        places: number of a row -> places of tokens in it.
     """
     rows = {
         row: (number, nodes)
         for number, pack in enumerate(packs)
         for row, nodes in zip(pack.rows, pack.nodes, strict=True)
     }
-    numbers = np.repeat([rows[row][0] for row in range(len(places))], [len(each) for each in places])
-    nodes = np.concatenate([rows[row][1][list(each)] for row, each in enumerate(places)])
-    return torch.from_numpy(numbers), torch.from_numpy(nodes)
+    numbers = np.repeat([rows[row][0] for row in places], [len(each) for each in places.values()])
+    nodes = np.concatenate([rows[row][1][list(each)] for row, each in places.items()])
+    return numbers, nodes

@@ -213,8 +213,8 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any, prompts: float
     others = max(1, sum(len(sample.ids) - 1 for sample in samples) - replies)
     read = [replace(sample, places=list(range(1, len(sample.ids)))) for sample in samples] if prompts else samples
     for batch in learner.batches(read):
-        part = [samples[number] for number in batch]
-        logprobs = learner.run([read[number] for number in batch]).logprobs_BT
+        part = [samples[number] for number in batch.rows]
+        logprobs = learner.run(read, batch).logprobs_BT
         own = torch.zeros_like(logprobs, dtype=torch.bool)
         for row, sample in enumerate(part):
             own[row, [place - 1 for place in sample.places] if prompts else slice(len(sample.places))] = True

@@ -46,7 +46,7 @@ from .tree_rows import samples_of_trees
 Report = Callable[[str, Metrics], None]
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
-TELL_S = 5.0
+TELL_S = 15.0
 """Seconds between two reports of how many episodes of a start are played."""
 
 

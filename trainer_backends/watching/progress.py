@@ -148,7 +148,7 @@ class Progress:
         """Take what the trainer reports.
 
         Args:
-            kind: "start", "train", "eval", "resumed" or "waiting"; others are shown by their name.
+            kind: "playing", "start", "train", "eval", "resumed" or "waiting"; others are shown by their name.
             metrics: numbers.
         """
         if kind == "train":
@@ -164,6 +164,9 @@ class Progress:
             again = f" {lost:.0f} episodes will be played again." if lost else ""
             self._state = "waiting for the environment server"
             self.say(f"The environment server does not answer; waiting for it.{again}")
+        elif kind == "playing":
+            self._state = f"{metrics['episodes']:,.0f} of {metrics['of']:,.0f} episodes of the start played"
+            self._line(self._state)
         else:
             self._state = ", ".join([kind, *(f"{name} {text_of(value)}" for name, value in metrics.items())])
             self._line(self._state)

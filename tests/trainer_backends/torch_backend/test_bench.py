@@ -38,7 +38,6 @@ def test_an_update_is_compared_on_the_same_rows(model: str) -> None:
     row = bench.sharing(bench.recipe(16, 2), model)
     # One task's first turn is the same for all of its members.
     assert row["rows"] == 32 and row["computed"] < 0.5 * row["tokens"]
-    assert row["times"] == pytest.approx(row["rows_alone_s"] / row["shared_s"])
 
 
 def test_generation_is_compared_on_the_same_number_of_tokens(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,20 @@ def test_logits_equal_the_models(family: str) -> None:
     assert decoder.lengths[[0, 1, 2, 4, 3]].tolist() == [len(row) for row in rows]
 
 
+def test_a_prompt_that_ends_where_the_cache_does_is_not_written_over() -> None:
+    """Its padding, beside a longer prompt, has no place after it."""
+    model = make_model()
+    decoder = Decoder(model, places=2, length=16)
+    draw = np.random.default_rng(0)
+    long, short = (draw.integers(3, VOCABULARY, size).tolist() for size in (16, 12))
+    none = torch.empty(0, dtype=torch.long)
+    decoder.step(none, padded([long[:13]], [0]))
+    got = decoder.step(none, padded([long[13:], short], [0, 1]))
+    got = decoder.step(next_tokens([long, short], got))
+    for number, row in enumerate((long, short)):
+        torch.testing.assert_close(got[number], logits_of(model, row)[-1], rtol=1e-4, atol=1e-5)
+
+
 def padded(rows: list[list[int]], places: list[int]) -> Prompts:
     counts = [len(row) for row in rows]
     ids = torch.tensor([row + [0] * (max(counts) - len(row)) for row in rows])

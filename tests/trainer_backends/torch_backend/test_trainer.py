@@ -245,8 +245,8 @@ def test_a_loss_that_is_no_number_stops_with_its_batch(
     trainer = Trainer(recipe_of(policy_folder, preset_file, credit={"id": "gigpo"}), tmp_path / "run")
     run_of = trainer.learner.run
 
-    def poisoned(samples: Any, model: Any = None) -> Any:
-        passed = run_of(samples, model)
+    def poisoned(*args: Any) -> Any:
+        passed = run_of(*args)
         passed.logprobs_BT = passed.logprobs_BT * torch.nan
         return passed
 
