@@ -214,7 +214,7 @@ class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         micro_tokens: padded tokens of one forward pass; memory only, the loss does not depend on it.
         epochs: passes over a step's rows.
         learning_rate: of AdamW.
-        warmup: share of the steps in which the rate rises from 0.
+        warmup: share of the training steps in which the rate rises from 0.
         weight_decay: of AdamW.
         grad_clip: greatest norm of the gradient.
         betas: of AdamW.

@@ -192,7 +192,13 @@ class Learner:
     # Update ----------------------------------------------------------------------------------------
 
     def update(
-        self, samples: Sequence[Sample], rows: Rows, advantages_BT: Tensor, returns_BT: Tensor | None, rng: Any
+        self,
+        samples: Sequence[Sample],
+        rows: Rows,
+        advantages_BT: Tensor,
+        returns_BT: Tensor | None,
+        rng: Any,
+        step: int = 0,
     ) -> Iterator[dict[str, float]]:
         """Take optimizer steps over the rows; yield the metrics of each.
 
@@ -202,11 +208,12 @@ class Learner:
             advantages_BT: what credit and shaping gave.
             returns_BT: the critic's targets.
             rng: ``numpy`` generator of the order of rows.
+            step: training steps before this one.
 
         Raises:
             Diverged: a loss or gradient is not finite; the weights are as before that step.
         """
-        update = self.recipe.update
+        update, rate = self.recipe.update, self.rate(step)
         counted = set(rows.counted_B.nonzero().squeeze(-1).tolist())
         units = _units(samples, counted, whole=rows.token_weights_BT is not None)
         for _ in range(update.epochs):
@@ -214,13 +221,19 @@ class Learner:
             for place in rng.permutation(len(units)):
                 batch += units[place]
                 if update.mini_batch and len(batch) >= update.mini_batch:
-                    yield self._step(samples, rows, advantages_BT, returns_BT, batch)
+                    yield self._step(samples, rows, advantages_BT, returns_BT, batch, rate)
                     batch = []
             if batch:
-                yield self._step(samples, rows, advantages_BT, returns_BT, batch)
+                yield self._step(samples, rows, advantages_BT, returns_BT, batch, rate)
 
     def _step(
-        self, samples: Sequence[Sample], rows: Rows, advantages: Tensor, returns: Tensor | None, batch: Sequence[int]
+        self,
+        samples: Sequence[Sample],
+        rows: Rows,
+        advantages: Tensor,
+        returns: Tensor | None,
+        batch: Sequence[int],
+        rate: float,
     ) -> dict[str, float]:
         self.model.train()
         weights = rows.token_weights_BT
@@ -252,15 +265,14 @@ class Learner:
                 sums[name] = sums.get(name, 0.0) + float(value) * (1.0 if name.endswith("loss") else share)
         norm = nn.utils.clip_grad_norm_(self.optimizer.params, self.recipe.update.grad_clip)
         self._check(norm, batch)
-        rate = self.rate()
         self.optimizer.step(rate)
         self.updates += 1
         return {**sums, "gradient_norm": float(norm), "learning_rate": rate * self.recipe.update.learning_rate}
 
-    def rate(self) -> float:
-        """Return the learning rate's factor: it rises during the warm-up, then stays."""
+    def rate(self, step: int) -> float:
+        """Return the learning rate's factor in a training step: it rises during the warm-up, then stays."""
         steps = self.recipe.update.warmup * self.recipe.run.steps
-        return min(1.0, (self.updates + 1) / steps) if steps > 1 else 1.0
+        return min(1.0, (step + 1) / steps) if steps > 1 else 1.0
 
     def _loss(
         self, passed: Passed, rows: Rows, advantages: Tensor, returns: Tensor | None, totals: Totals

@@ -403,7 +403,7 @@ class Trainer(TrainerBackend):
         rng = stable_rng("update", recipe.run.seed, self.step)
         try:
             with all_threads():
-                steps = list(self.learner.update(samples, rows, advantages, credit.returns_BT, rng))
+                steps = list(self.learner.update(samples, rows, advantages, credit.returns_BT, rng, self.step))
         except Diverged as error:
             self._keep_batch(samples, error)
             raise

@@ -108,6 +108,18 @@ def test_the_reference_is_the_policy_after_its_start_also_in_a_resumed_run(
     assert names == ["step-000000", "step-000004", "step-000005"]
 
 
+def test_the_rate_rises_over_a_share_of_the_training_steps(
+    policy_folder: Path, preset_file: Path, tmp_path: Path
+) -> None:
+    update = {"mini_batch": 2, "learning_rate": 1e-4, "warmup": 0.5}
+    recipe = recipe_of(policy_folder, preset_file, update=update, run={"steps": 6, "eval_tasks": 1})
+    run(recipe, tmp_path / "run")
+    train = lines(tmp_path / "run", "train")
+    assert all(entry["updates"] > 1 for entry in train)
+    rates = [entry["learning_rate"] / 1e-4 for entry in train]
+    assert rates == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1])
+
+
 def test_a_start_tells_how_far_it_is(
     policy_folder: Path, preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
