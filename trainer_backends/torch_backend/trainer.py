@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,25 +20,20 @@ from ...client.policies import Policy
 from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
-from ...envs.presets import EnvPreset
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
-from ...errors import InvalidRequest, ServerUnavailable
+from ...errors import ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
 from ..algorithms.outcomes import Outcomes
 from ..backend import Experience, Grown, TrainerBackend
 from ..recipes import Recipe
 from ..watching.folder import read_run
-from . import checkpoint, start
+from . import assembly, checkpoint, start
 from .batch import Sample, rows_of, samples_of
 from .collect import Group, jobs, played_through, tree
-from .engine import Engine
 from .learner import Diverged, Learner
 from .lines import in_order, keep_lines, slim, step_of
-from .loading import all_threads, end_tokens, load_model, set_threads
+from .loading import all_threads, load_model, set_threads
 from .measures import Clock, Metrics, measures, peak_memory_mb, spread, tree_measures
-from .new_policy import new_policy
-from .policy import TorchPolicy
-from .sampling import Sampling
 from .tree_rows import samples_of_trees
 
 Report = Callable[[str, Metrics], None]
@@ -80,7 +73,7 @@ class Trainer(TrainerBackend):
         self.method = recipe.parts()
         self.url = url
         self.report = report or (lambda kind, metrics: None)
-        self._claim_folder()
+        assembly.claim(out, recipe)
         preset = recipe.env.load()
         self.wanted = Wanted(preset.env, preset.config, "turn", preset.turn)
         self.group_hooks = [hook for hook in make_hooks(preset.turn.get("hooks", {})) if hook.of_groups()]
@@ -88,79 +81,15 @@ class Trainer(TrainerBackend):
         self.seconds = 0.0
         self.tokens = 0
         last = checkpoint.newest(out / "checkpoints")
-        first = model or recipe.model.path or self._new_policy(preset)
+        first = model or recipe.model.path or assembly.new_policy_of(recipe, preset, out)
         path = first if last is None else str(last)
         self.model, self.tokenizer = load_model(path, device, recipe.model, seed=recipe.run.seed)
         set_threads(self.model, device)
-        self.reference = self._reference(first) if recipe.kl.coefficient else None
+        self.reference = assembly.reference(recipe, self.model, first, out) if recipe.kl.coefficient else None
         self.learner = Learner(self.model, recipe, self.method.loss, self.reference)
-        self.policy = self._policy()
+        self.policy = assembly.policy_of(recipe, self.method, self.model, self.tokenizer)
         if last is not None:
             self._restore(last)
-
-    def _claim_folder(self) -> None:
-        self.out.mkdir(parents=True, exist_ok=True)
-        path = self.out / "recipe.json"
-        data = msgspec.json.format(msgspec.json.encode(self.recipe), indent=1)
-        if path.is_file() and path.read_bytes() != data:
-            known = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=Recipe))
-            now = msgspec.to_builtins(self.recipe)
-            # A run may be made longer.
-            for each in (known, now):
-                each["run"] = {**each["run"], "steps": 0, "minutes": 0, "tokens": 0}
-                if (each.get("start") or {}).get("teacher"):  # and a teacher may have moved
-                    each["start"] = {**each["start"], "teacher": {**each["start"]["teacher"], "base_url": ""}}
-            if known != now:
-                raise InvalidRequest(f"{self.out} holds a run of another recipe.", hint="Name a new folder.")
-        path.write_bytes(data)
-
-    def _new_policy(self, preset: EnvPreset) -> str:
-        """Make the policy that the recipe describes, unless an earlier start of this run has."""
-        table, folder = self.recipe.model.new, self.out / "policy"
-        if table is None:
-            raise InvalidRequest("No model was named.", hint="Pass --model DIR, or set model.path in the recipe.")
-        if not folder.exists():
-            draft = self.out / "policy.draft"
-            shutil.rmtree(draft, ignore_errors=True)
-            new_policy(preset, draft, seed=self.recipe.run.seed, **msgspec.structs.asdict(table))
-            draft.rename(folder)
-        return str(folder)
-
-    def _reference(self, path: str) -> Any:
-        """Return the policy as reinforcement found it: after the start, where there is one."""
-        saved = next(checkpoint.found(self.out / "checkpoints"), None)
-        if saved is None:
-            reference = copy.deepcopy(self.model)
-        else:
-            path = str(saved) if saved.name.endswith("-000000") else path
-            reference, _ = load_model(path, str(self.model.device), self.recipe.model, seed=self.recipe.run.seed)
-        return reference.requires_grad_(False).eval()
-
-    def _policy(self) -> TorchPolicy:
-        recipe, method = self.recipe, self.method
-        control = None
-        if method.token_control is not None or method.signal is not None:
-            control = self._control()
-        engine = Engine(
-            self.model,
-            end_tokens(self.model, self.tokenizer),
-            slots=recipe.sampling.slots,
-            control=control,
-        )
-        table = recipe.sampling
-        sampling = Sampling(
-            max_tokens=table.max_tokens, temperature=table.temperature, top_p=table.top_p, top_k=table.top_k
-        )
-        return TorchPolicy(engine, self.tokenizer, sampling, name="policy", max_prompt_tokens=table.max_prompt_tokens)
-
-    def _control(self) -> Any:
-        from ..algorithms import parts
-
-        method = self.method
-        part = method.token_control or parts.load("token_control", "none")
-        signal = None if method.signal is None else method.signal()
-        device = self.model.get_input_embeddings().weight.device
-        return part(part.config.markers(self.tokenizer), signal, device=device)
 
     # State -----------------------------------------------------------------------------------------
 
