@@ -76,7 +76,10 @@ def tables() -> dict[str, list[Row]]:
         return {
             "train": list(_costs(policies["untaught"])),
             "train_trl": list(_beside_trl(policies["taught"])),
-            "train_sharing": [_child("sharing", model=policies[name], recipe=_data(_played(name))) for name in SHARING],
+            "train_sharing": [
+                _child("sharing", model=policies[name], recipe=_data(recipe(BESIDE, 7, **env)))
+                for name, env in SHARING.items()
+            ],
             "train_generation": list(_generation([policies["untaught"], policies["larger"]])),
         }
 
@@ -204,11 +207,6 @@ def trl(recipe: Recipe, model: str) -> Row:
 
 
 # The update -----------------------------------------------------------------------------------------
-
-
-def _played(name: str) -> Recipe:
-    """Return the recipe of a step whose rows are compared."""
-    return recipe(BESIDE, 7, **SHARING[name])
 
 
 def sharing(recipe: Recipe, model: str) -> Row:

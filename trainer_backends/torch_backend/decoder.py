@@ -203,9 +203,9 @@ class Decoder:
         self.cache, self.length = cache, length
         positions = torch.arange(length, device=self.device)
         cos, sin = self.rotary(self.embed.weight[:1], positions.unsqueeze(0))
-        self.cos, self.sin = cos[0], sin[0]
+        self.cos, (first, second) = cos[0], sin[0].chunk(2, -1)
         # Rotation adds x[d/2:] * -sin to the first half and x[:d/2] * sin to the second.
-        self.signed_sin = torch.cat([-self.sin[:, : self.head_dim // 2], self.sin[:, self.head_dim // 2 :]], -1)
+        self.signed_sin = torch.cat([-first, second], -1)
 
     def reserve(self, length: int) -> None:
         """Make room for rows of ``length`` tokens.

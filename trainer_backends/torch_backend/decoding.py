@@ -29,19 +29,6 @@ class Decoding(Protocol):
         """Where the weights are."""
         ...
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the weights."""
-        ...
-
-    def reserve(self, length: int) -> None:
-        """Make room for rows of ``length`` tokens.
-
-        Raises:
-            InvalidRequest: the model does not take so many.
-        """
-        ...
-
     def swap(self, first: int, second: int) -> None:
         """Exchange two places."""
         ...

@@ -294,16 +294,15 @@ class Engine:
 
         ``last`` are the tokens before; the last requests, which have just come, have none.
         """
-        requests = self.active
         forced = None
         if self.control is not None:
-            forced = self.control.step(logits, F.pad(last, (0, len(requests) - len(last))))
-        drawn = self._draw(requests, logits)
+            forced = self.control.step(logits, F.pad(last, (0, len(self.active) - len(last))))
+        drawn = self._draw(logits)
         if forced is not None:
             drawn = drawn.forced(forced.mask_B, forced.tokens_B, logits)
         done = []
         for request, token, logprob, entropy in zip(
-            requests, drawn.ids_B.tolist(), drawn.logprobs_B.tolist(), drawn.entropies_B.tolist(), strict=True
+            self.active, drawn.ids_B.tolist(), drawn.logprobs_B.tolist(), drawn.entropies_B.tolist(), strict=True
         ):
             request.ids.append(token)
             request.logprobs.append(logprob)
@@ -314,12 +313,12 @@ class Engine:
                 request.stopped = "length"
             if request.stopped:
                 done.append(request)
-        self.generated += len(requests)
+        self.generated += len(self.active)
         return done
 
-    def _draw(self, requests: list[Request], logits: Tensor) -> Drawn:
-        samplings = [request.sampling for request in requests]
-        uniform = [request.uniform[len(request.ids)] for request in requests]
+    def _draw(self, logits: Tensor) -> Drawn:
+        samplings = [request.sampling for request in self.active]
+        uniform = [request.uniform[len(request.ids)] for request in self.active]
         options: dict[str, Tensor] = {}
         if any(sampling.truncates for sampling in samplings):
             options["top_p_B"] = torch.tensor([sampling.top_p for sampling in samplings], device=logits.device)

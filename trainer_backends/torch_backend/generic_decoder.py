@@ -119,12 +119,6 @@ class GenericDecoder:
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the weights."""
-        dtype: torch.dtype = self.model.get_input_embeddings().weight.dtype
-        return dtype
-
     def reserve(self, length: int) -> None:
         """Check that the model takes rows of ``length`` tokens.
 

@@ -115,9 +115,8 @@ class Learner:
             numbers = list(range(len(samples)))
             batch = MicroBatch(numbers, lay_out([sample.ids for sample in samples], self.ratio, sys.maxsize))
         chosen = {number: samples[number] for number in batch.rows}
-        packs, nodes = found(batch.packs, {number: sample.places for number, sample in chosen.items()})
         # The distribution of a token stands one place before it.
-        _, before = found(batch.packs, {n: [place - 1 for place in sample.places] for n, sample in chosen.items()})
+        packs, nodes, before = found(batch.packs, {number: sample.places for number, sample in chosen.items()})
         # Rows share sampled tokens too: each is computed once.
         width = max(pack.size for pack in batch.packs)
         _, once, which = np.unique(packs * width + nodes, return_index=True, return_inverse=True)

@@ -133,12 +133,15 @@ def mask_of(ends_PN: Tensor, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(unseen, -torch.inf).unsqueeze(1)
 
 
-def found(packs: Sequence[Pack], places: Mapping[int, Sequence[int]]) -> tuple[Ints, Ints]:
-    """Return where tokens of the packs' rows stand, in the order of ``places``: their packs, and their nodes there.
+def found(packs: Sequence[Pack], places: Mapping[int, Sequence[int]]) -> tuple[Ints, Ints, Ints]:
+    """Return where tokens of the packs' rows stand, in the order of ``places``.
 
     Args:
         packs: hold all these rows.
-        places: number of a row -> places of tokens in it.
+        places: number of a row -> places of tokens in it, none of them its first.
+
+    Returns:
+        Their packs, their nodes there, and the nodes of the tokens before them in their rows.
     """
     rows = {
         row: (number, nodes)
@@ -146,5 +149,7 @@ def found(packs: Sequence[Pack], places: Mapping[int, Sequence[int]]) -> tuple[I
         for row, nodes in zip(pack.rows, pack.nodes, strict=True)
     }
     numbers = np.repeat([rows[row][0] for row in places], [len(each) for each in places.values()])
-    nodes = np.concatenate([rows[row][1][list(each)] for row, each in places.items()])
-    return numbers, nodes
+    nodes, before = (
+        np.concatenate([rows[row][1][np.asarray(each) - back] for row, each in places.items()]) for back in (0, 1)
+    )
+    return numbers, nodes, before
