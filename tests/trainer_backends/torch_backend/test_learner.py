@@ -79,18 +79,23 @@ def test_what_rows_share_is_computed_once_and_nothing_changes_by_that(family: st
     assert logits < sum(told) == sum(len(row.places) for row in rows)
     for one, other in zip((*shared[0], *shared[1]), (*alone[0], *alone[1]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=3e-5)
+    for row, logprobs in zip(rows, shared[0][0], strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+        own = [float(expected[place - 1, row.ids[place]]) for place in row.places]
+        assert logprobs[: len(own)].tolist() == pytest.approx(own, abs=1e-4)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 30.0, 1000.0])
 def test_every_row_stands_in_one_pack_and_every_token_sees_its_own_row(ratio: float) -> None:
     rows = [each.ids for each in samples(4, 40)]
-    packs = lay_out(rows, ratio, 200)
+    packs = lay_out(rows, ratio, 60)
     assert sorted(number for pack in packs for number in pack.rows) == list(range(len(rows)))
     ids, positions, ends = padded(packs)
     assert (positions is None) == (ends is None) == (ratio == 0) == (len(packs) == len(rows))
     mask = None if ends is None else mask_of(ends, torch.float32)
     for place, pack in enumerate(packs):
-        assert pack.size <= 200
+        assert pack.size <= 60
         for number, nodes in zip(pack.rows, pack.nodes, strict=True):
             assert ids[place, nodes].tolist() == rows[number]
             if mask is not None and positions is not None:
