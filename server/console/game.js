@@ -214,8 +214,9 @@ export class Game {
     return (await this.call("expert", {})).action;
   }
 
-  async render() {
-    return this.call("render", { picture: true });
+  /** A picture of the state; a session that has ended is not rebuilt for it. */
+  render() {
+    return op("render", { session: this.session, picture: true });
   }
 
   /** Take the last action back; returns the game as it was before it, in a session of its own. */

@@ -47,6 +47,7 @@ class PlayView {
         h("div", { class: `play-${name}` }),
       ]),
     );
+    this.picture = h("div");
     this.status = h("p", { class: "sr-only", role: "status" });
     this.stage = h(
       "div",
@@ -125,17 +126,17 @@ class PlayView {
     const last = this.game;
     const game = await Game.start(options);
     await last?.close();
-    await this.show(game);
+    this.show(game);
   }
 
   /** Make a game the one on the screen, and its address the page's. */
-  async show(game) {
+  show(game) {
     this.game = game;
     this.hint = null;
     this.draft = "";
     this.setup.open = false;
     this.stage.hidden = false;
-    await this.draw();
+    this.draw();
   }
 
   async act(text) {
@@ -144,7 +145,7 @@ class PlayView {
     this.draft = "";
     const turn = this.game.record.turns.at(-1);
     this.status.textContent = `${turn.action || "No action"}: reward ${signed(turn.reward)}.${this.game.done ? " The episode is over." : ""}`;
-    await this.draw();
+    this.draw();
   }
 
   get turnLevel() {
@@ -155,7 +156,7 @@ class PlayView {
     const advice = await this.game.expert();
     if (this.turnLevel) this.draft = advice;
     else this.hint = advice;
-    await this.draw();
+    this.draw();
   }
 
   async pick(action) {
@@ -166,7 +167,7 @@ class PlayView {
     if (reply === null)
       this.game.notice = "The reply has no action block to write this into: write one first, as the prompt asks.";
     else this.draft = reply;
-    await this.draw();
+    this.draw();
     this.parts.reply.querySelector("textarea")?.focus();
   }
 
@@ -189,10 +190,11 @@ class PlayView {
   }
 
   async undo() {
-    await this.show(await this.game.undo());
+    this.show(await this.game.undo());
   }
 
-  async draw() {
+  /** Draw the whole game at once, but for its picture. */
+  draw() {
     // A rebuilt session has another id: the address always names the one on the screen.
     this.go(`/play/${this.card.id}?session=${encodeURIComponent(this.game.session)}`, true);
     this.drawProblems();
@@ -203,7 +205,8 @@ class PlayView {
     keepFocus(this.parts.tools, () => this.drawTools());
     keepFocus(this.parts.reply, () => this.drawReply());
     this.drawActions();
-    await this.drawBoard();
+    this.drawBoard();
+    if (this.card.pictures) this.drawPicture();
   }
 
   drawProblems() {
@@ -219,22 +222,8 @@ class PlayView {
     );
   }
 
-  async drawBoard() {
-    const { game, card } = this;
-    const { record, reply } = game;
-    const text = observationText(reply);
-    let picture = null;
-    if (card.pictures) {
-      try {
-        const { png } = await game.render();
-        // The same element again: a new one would flicker.
-        picture = this.parts.board.querySelector("img") ?? h("img", { class: "picture", onload: enlarge });
-        picture.alt = "Picture of the state";
-        picture.src = `data:image/png;base64,${png}`;
-      } catch (problem) {
-        picture = problemBox(problem);
-      }
-    }
+  drawBoard() {
+    const { record, reply } = this.game;
     put(
       this.parts.board,
       h(
@@ -244,7 +233,12 @@ class PlayView {
         outcomeOf(reply),
         h("span", { class: "muted small" }, `noise seed ${record.seed}`),
       ),
-      h("div", { class: "board" }, picture, h("pre", { class: "observation", tabindex: "0" }, text)),
+      h(
+        "div",
+        { class: "board" },
+        this.card.pictures && this.picture,
+        h("pre", { class: "observation", tabindex: "0" }, observationText(reply)),
+      ),
       this.turnLevel &&
         h(
           "details",
@@ -253,6 +247,20 @@ class PlayView {
           messageList(reply.observation),
         ),
     );
+  }
+
+  /** Ask for the state's picture; nothing else waits for it, and one that comes late is left out. */
+  async drawPicture() {
+    const { game } = this;
+    const { reply } = game;
+    const answer = await game.render().catch((problem) => ({ problem }));
+    if (this.game !== game || game.reply !== reply) return;
+    if (answer.problem) return put(this.picture, problemBox(answer.problem));
+    // The same element again: a new one would flicker.
+    const image = this.picture.querySelector("img") ?? h("img", { class: "picture", onload: enlarge });
+    image.alt = "Picture of the state";
+    image.src = `data:image/png;base64,${answer.png}`;
+    put(this.picture, image);
   }
 
   drawActions() {

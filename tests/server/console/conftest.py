@@ -67,13 +67,16 @@ class Console:
 
     def wait(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait until a condition holds and return its value; ``what`` says what was waited for."""
-        from selenium.common.exceptions import StaleElementReferenceException
+        from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
         from selenium.webdriver.support.ui import WebDriverWait
 
         waiting = WebDriverWait(
             self.driver, WAIT_S, poll_frequency=0.02, ignored_exceptions=[StaleElementReferenceException]
         )
-        return waiting.until(lambda _: condition(), f"waited for {what}; the page says:\n{self.text('body')[:2000]}")
+        try:
+            return waiting.until(lambda _: condition())
+        except TimeoutException:
+            raise TimeoutException(f"waited for {what}; the page says:\n{self.text('body')[:2000]}") from None
 
     def find(self, css: str, text: str = "") -> Any:
         """Wait for a visible element that contains a text."""

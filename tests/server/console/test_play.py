@@ -26,8 +26,7 @@ def start(console: Any, env: str, *, level: str = "text", style: str = "", **fie
     for name, value in fields.items():
         console.fill(f"[name={name}]", value)
     console.click("button", "Start episode")
-    console.wait(lambda: console.figure("turns") == "0", "the first observation")
-    console.idle()
+    turns(console, 0)
 
 
 def turns(console: Any, count: int) -> None:
@@ -44,9 +43,8 @@ def session(console: Any) -> str:
 def test_a_whole_episode_by_clicking(console: Any) -> None:
     start(console, "sokoban", task="3", seed="11")
     assert "Task test/3" in console.text(".play-board h2")
-    console.wait(
-        lambda: console.driver.execute_script("return document.querySelector('.picture').naturalWidth") > 0, "a picture"
-    )
+    wide = "return document.querySelector('.picture')?.naturalWidth > 0"
+    console.wait(lambda: console.driver.execute_script(wide), "a picture")
     played = 0
     while not console.all(".verdict"):
         console.click(".tools button", "Hint")
@@ -250,7 +248,7 @@ def test_settings_reach_the_environment(console: Any) -> None:
     console.fill("#setting-size", "6")
     console.click("label[for=setting-slippery] input")
     console.click("button", "Start episode")
-    console.wait(lambda: console.figure("turns") == "0", "the first observation")
+    turns(console, 0)
     assert "Task train/7" in console.text(".play-board h2")
     assert "noise seed 3" in console.text(".play-board header")
     rows = console.text(".play-board .observation").split("\n")
