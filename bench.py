@@ -35,14 +35,11 @@ def run(args: argparse.Namespace) -> int:
     return command.run(args)
 
 
-def _parts() -> dict[str, command.Extra]:
+def _parts() -> dict[str, command.Part]:
     from .trainer_backends import bench as algorithms
     from .trainer_backends.torch_backend import bench as train
 
     return {
-        "algorithms": command.Extra(
-            {"algorithms": TITLE},
-            lambda: {"algorithms": algorithms.algorithms()},
-        ),
-        "train": command.Extra(train.TITLES, train.tables),
+        "algorithms": command.Part({"algorithms": TITLE}, lambda args: iter([("algorithms", algorithms.algorithms())])),
+        "train": command.Part(train.TITLES, lambda args: train.tables()),
     }

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,34 +19,114 @@ from ...envs.registry import specs, unmet
 from . import clients, measure, scienceworld, worlds
 from .servers import pin
 
-PARTS = ("envs", "serving", "costs", "clients", "memory", "webshop", "alfworld", "scienceworld")
+Row = dict[str, Any]
+Tables = Iterator[tuple[str, list[Row]]]
+"""Tables by name, each as soon as it is measured."""
 PRODUCTS = (1_000, 10_000, 100_000)
 COUNTS = (1, 16, 64, 256, 1000)
-TITLES = {
-    "envs": "In this process, one core",
-    "serving": "Over loopback, replies of 1 KB, server and load on a core each",
-    "ratios": "Ratios of steps per second, same run",
-    "costs": "The hub's processor time per step, 64 sessions over native WebSockets, in microseconds",
-    "clients": "Our own client, 1 KB echo",
-    "memory": "Idle sessions, reset, in one hub process",
-    "webshop": "WebShop in process, in processor time; the start on the clock",
-    "webshop_policies": "What simple policies reach in WebShop, test split",
-    "alfworld": "ALFWorld in process, in processor time; the stock engine on games just played",
-    "scienceworld": "ScienceWorld beside its stock package, the same actions; start: until the first observation",
-    "scienceworld_sessions": "Java's memory per ScienceWorld session that has played",
-}
 
 
-class Extra(NamedTuple):
-    """A part that is measured outside the client.
+class Part(NamedTuple):
+    """Something to measure.
 
     Attributes:
         titles: over its tables, by name.
-        tables: measures.
+        tables: measures, given the command's arguments.
+        missing: says what is left out, and how to have it.
     """
 
     titles: Mapping[str, str]
-    tables: Callable[[], Mapping[str, list[dict[str, Any]]]]
+    tables: Callable[[argparse.Namespace], Tables]
+    missing: Callable[[argparse.Namespace], list[str]] = lambda args: []
+
+
+def _envs(args: argparse.Namespace) -> Tables:
+    yield "envs", measure.environments(args.seconds)
+
+
+def _serving(args: argparse.Namespace) -> Tables:
+    rows = measure.serving(args.sessions, args.seconds, _existing(args.openenv_python))
+    yield "serving", rows
+    yield "ratios", ratios(rows)
+
+
+def _costs(args: argparse.Namespace) -> Tables:
+    yield "costs", measure.step_costs(args.seconds)
+
+
+def _clients(args: argparse.Namespace) -> Tables:
+    yield "clients", clients.clients(args.seconds)
+
+
+def _memory(args: argparse.Namespace) -> Tables:
+    yield "memory", measure.memory(args.idle)
+
+
+def _webshop(args: argparse.Namespace) -> Tables:
+    yield "webshop", worlds.webshop(args.products, args.seconds)
+    yield "webshop_policies", worlds.webshop_policies(args.products[:1])
+
+
+def _alfworld(args: argparse.Namespace) -> Tables:
+    yield "alfworld", worlds.alfworld(args.seconds, _existing(args.alfworld_python))
+
+
+def _scienceworld(args: argparse.Namespace) -> Tables:
+    if unmet("scienceworld") is None:
+        yield "scienceworld", scienceworld.steps()
+        yield "scienceworld_sessions", scienceworld.sessions()
+
+
+def _existing(path: str) -> str | None:
+    return path if Path(path).exists() else None
+
+
+def _unplayable(args: argparse.Namespace) -> list[str]:
+    return [f"{env_id} was left out: {why}" for env_id in specs() if (why := unmet(env_id)) is not None]
+
+
+def _without(what: str, path: str, target: str) -> list[str]:
+    return [] if _existing(path) else [f"{what} was left out: {path} is missing. `make {target}` sets it up."]
+
+
+PARTS = {
+    "envs": Part({"envs": "In this process, one core"}, _envs, _unplayable),
+    "serving": Part(
+        {
+            "serving": "Over loopback, replies of 1 KB, server and load on a core each",
+            "ratios": "Ratios of steps per second, same run",
+        },
+        _serving,
+        lambda args: _without("Stock OpenEnv", args.openenv_python, "conformance"),
+    ),
+    "costs": Part(
+        {"costs": "The hub's processor time per step, 64 sessions over native WebSockets, in microseconds"},
+        _costs,
+        _unplayable,
+    ),
+    "clients": Part({"clients": "Our own client, 1 KB echo"}, _clients),
+    "memory": Part({"memory": "Idle sessions, reset, in one hub process and its workers"}, _memory, _unplayable),
+    "webshop": Part(
+        {
+            "webshop": "WebShop in process, in processor time; the start on the clock",
+            "webshop_policies": "What simple policies reach in WebShop, test split",
+        },
+        _webshop,
+    ),
+    "alfworld": Part(
+        {"alfworld": "ALFWorld in process, in processor time; the stock engine on games just played"},
+        _alfworld,
+        lambda args: _without("The stock engine", args.alfworld_python, "alfworld-test"),
+    ),
+    "scienceworld": Part(
+        {
+            "scienceworld": "ScienceWorld beside its stock package, same actions; start: until the first observation",
+            "scienceworld_sessions": "Java's memory per ScienceWorld session that has played",
+        },
+        _scienceworld,
+        lambda args: [why for why in _unplayable(args) if why.startswith("scienceworld ")],
+    ),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser, extra: Iterable[str] = ()) -> None:
@@ -83,56 +163,27 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def run(args: argparse.Namespace, extra: Mapping[str, Extra] | None = None) -> int:
-    """Measure and print; ``extra`` are further parts by name."""
-    extra = extra or {}
-    known = [*PARTS, *extra]
-    unknown = set(args.parts) - set(known)
-    if unknown:
+def run(args: argparse.Namespace, extra: Mapping[str, Part] | None = None) -> int:
+    """Measure, and print every table as soon as it is there; ``extra`` are further parts by name."""
+    known = {**PARTS, **(extra or {})}
+    if unknown := set(args.parts) - set(known):
         print(f"turngym bench: no part {min(unknown)!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
-    stock = args.openenv_python if Path(args.openenv_python).exists() else None
-    stock_alfworld = args.alfworld_python if Path(args.alfworld_python).exists() else None
-    parts = args.parts or known
     pin(1)
     results: dict[str, Any] = {"machine": machine()}
-    if "envs" in parts:
-        results["envs"] = measure.environments(args.seconds)
-    if "serving" in parts:
-        results["serving"] = measure.serving(args.sessions, args.seconds, stock)
-        results["ratios"] = ratios(results["serving"])
-    if "costs" in parts:
-        results["costs"] = measure.step_costs(args.seconds)
-    if "clients" in parts:
-        results["clients"] = clients.clients(args.seconds)
-    if "memory" in parts:
-        results["memory"] = measure.memory(args.idle)
-    if "webshop" in parts:
-        results["webshop"] = worlds.webshop(args.products, args.seconds)
-        results["webshop_policies"] = worlds.webshop_policies(args.products[:1])
-    if "alfworld" in parts:
-        results["alfworld"] = worlds.alfworld(args.seconds, stock_alfworld)
-    without = unmet("scienceworld")
-    if "scienceworld" in parts and without is None:
-        results["scienceworld"] = scienceworld.steps()
-        results["scienceworld_sessions"] = scienceworld.sessions()
-    titles = dict(TITLES)
-    for name, part in extra.items():
-        titles |= part.titles
-        if name in parts:
-            results |= part.tables()
-    show(results, args.markdown, titles)
-    if "serving" in parts and stock is None:
-        print(f"\nStock OpenEnv was left out: {args.openenv_python} is missing. `make conformance` sets it up.")
-    if "alfworld" in parts and stock_alfworld is None:
-        print(f"\nThe stock engine was left out: {args.alfworld_python} is missing. `make alfworld-test` sets it up.")
-    if "scienceworld" in parts and without is not None:
-        print(f"\nScienceWorld was left out: {without}")
-    if {"envs", "costs", "memory"} & set(parts):
-        for missing in (f"{env_id} was left out: {why}" for env_id in specs() if (why := unmet(env_id)) is not None):
-            print(f"\n{missing}")
-    if args.out:
-        Path(args.out).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["machine"].items()))
+    missing: dict[str, None] = {}
+    for name, part in known.items():
+        if args.parts and name not in args.parts:
+            continue
+        for table, rows in part.tables(args):
+            results[table] = rows
+            show(part.titles[table], rows, args.markdown)
+            if args.out:
+                Path(args.out).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        missing |= dict.fromkeys(part.missing(args))
+    for line in missing:
+        print(f"\n{line}")
     return 0
 
 
@@ -162,26 +213,24 @@ def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def show(results: dict[str, Any], markdown: bool, titles: Mapping[str, str]) -> None:
-    """Print every table."""
+def show(title: str, rows: list[Row], markdown: bool) -> None:
+    """Print a table; one without rows is left out."""
+    if not rows:
+        return
+    columns = list(rows[0])
+    names = [column.replace("_", " ") for column in columns]
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    if markdown:
+        print(f"\n### {title}\n\n| {' | '.join(names)} |")
+        print("|" + "---|" * len(columns))
+        print("\n".join(f"| {' | '.join(row)} |" for row in cells), flush=True)
+        return
+    table = Table(*names, title=title, title_justify="left", box=None)
+    for row in cells:
+        table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else 140)
-    print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in results["machine"].items()))
-    for part, title in titles.items():
-        rows = results.get(part)
-        if not rows:
-            continue
-        columns = list(rows[0])
-        cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-        if markdown:
-            print(f"\n### {title}\n\n| {' | '.join(c.replace('_', ' ') for c in columns)} |")
-            print("|" + "---|" * len(columns))
-            print("\n".join(f"| {' | '.join(row)} |" for row in cells))
-            continue
-        table = Table(*(c.replace("_", " ") for c in columns), title=title, title_justify="left", box=None)
-        for row in cells:
-            table.add_row(*row)
-        console.print(table)
-        console.print()
+    console.print(table)
+    console.print()
 
 
 def _cell(value: Any) -> str:

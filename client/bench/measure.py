@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import os
 import statistics
 import subprocess
 import time
@@ -15,11 +17,12 @@ import httpx
 from ...envs.registry import get_spec, make, playable
 from ...envs.turn.env import at_turn_level
 from ...protocol import PREFIX
-from .load import Frames, LoadResult, drive
+from .load import Frames, LoadResult, cpu_seconds, drive
 from .servers import YARDSTICKS, Running, hub_command, running, yardstick_command
 
 Row = dict[str, Any]
 BATCH = 16
+FILLING_S = 30.0
 ENDLESS = 1_000_000_000  # environment actions; no episode ends under load
 
 
@@ -53,9 +56,14 @@ def _always(reply: str) -> Callable[[Row], str]:
     return lambda info: reply
 
 
-def _repeat(env: Any, action: str, steps: int) -> None:
-    for _ in range(steps):
-        env.step(action)
+def _step_us(env: Any, action: str, seconds: float) -> float:
+    """Repeat a step for some seconds; return its processor time in microseconds, an engine's of its own included."""
+    steps, cpu, end = 0, cpu_seconds(os.getpid()), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(16):
+            env.step(action)
+        steps += 16
+    return 1e6 * (cpu_seconds(os.getpid()) - cpu) / steps
 
 
 def _steps_per_s(env: Any, choose: Callable[[Row], str], seconds: float) -> float:
@@ -72,14 +80,15 @@ def _steps_per_s(env: Any, choose: Callable[[Row], str], seconds: float) -> floa
     return steps / spent
 
 
-def hub_sessions(url: str, env: str, count: int, config: Row) -> list[str]:
-    """Create and reset ``count`` sessions over HTTP; return their ids."""
+def hub_sessions(url: str, env: str, count: int, config: Row, seconds: float = math.inf) -> list[str]:
+    """Create and reset ``count`` sessions over HTTP, or as many as some seconds allow; return their ids."""
     sessions: list[str] = []
+    end = time.perf_counter() + seconds
     with httpx.Client(timeout=120) as client:
-        for start in range(0, count, 500):
+        while len(sessions) < count and time.perf_counter() < end:
             items = [
                 {"env": env, "config": config, "reset": True, "seed": i, "task": f"test/{i % 256}"}
-                for i in range(start, min(count, start + 500))
+                for i in range(len(sessions), min(count, len(sessions) + 250))
             ]
             reply = client.post(f"{url}{PREFIX}/create", json={"items": items}).raise_for_status().json()
             sessions += [item["session"] for item in reply["items"]]
@@ -178,32 +187,36 @@ def step_costs(seconds: float, count: int = 64) -> list[Row]:
         env = make(env_id, max_steps=ENDLESS)
         env.reset(seed=0, options={"task": "test/0"})
         # An action that never ends an episode: the inadmissible one, answered in-world.
-        own = _timed(_repeat, env, "hello", 20_000) / 20_000 * 1e6
+        own = _step_us(env, "hello", seconds)
         where = "the hub" if get_spec(env_id).inline else "a worker process"
         row: Row = {"environment": env_id, "steps_in": where, "environment_us": own}
         with running(hub_command(env_id)) as server:
             for per_message, name in ((1, "single"), (BATCH, "batched")):
                 result = load_hub(server, env_id, count, per_message, seconds)
                 row[f"{name}_cpu_us"] = result.cpu_us
-                row[f"{name}_overhead_us"] = result.cpu_us - own
+                # Of a step that takes milliseconds the hub's part cannot be told.
+                row[f"{name}_overhead_us"] = result.cpu_us - own if own < 1e3 else None
         rows.append(row)
     return rows
 
 
 def memory(count: int) -> list[Row]:
-    """Measure the hub's memory per idle session, with ``count`` sessions in one process."""
+    """Measure the memory of a hub and its workers per idle session.
+
+    Each environment has ``count`` sessions, or as many as start in :data:`FILLING_S` seconds.
+    """
     rows = []
     for env_id in playable():
         with running(hub_command(env_id)) as server:
-            hub_sessions(server.url, env_id, 256, {})
+            hub_sessions(server.url, env_id, 256, {}, FILLING_S)
             before = server.memory_kib()
-            hub_sessions(server.url, env_id, count, {})
+            made = len(hub_sessions(server.url, env_id, count, {}, FILLING_S))
             after = server.memory_kib()
         rows.append(
             {
                 "environment": env_id,
-                "sessions": count,
-                "kib_per_session": (after - before) / count,
+                "sessions": made,
+                "kib_per_session": (after - before) / made,
                 "hub_mib": before / 1024,
             }
         )

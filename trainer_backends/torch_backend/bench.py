@@ -58,8 +58,8 @@ TITLES = {
 NO_TRL = 'TRL was left out: it is not installed. Run: pip install "turngym[trl]"'
 
 
-def tables() -> dict[str, list[Row]]:
-    """Measure everything; return the tables by name."""
+def tables() -> Iterator[tuple[str, list[Row]]]:
+    """Measure everything; give the tables by name, each as soon as it is there."""
     with tempfile.TemporaryDirectory(prefix="turngym-bench-") as folder:
         started = {
             "untaught": recipe(16, 1, run={"steps": 0}),
@@ -73,15 +73,16 @@ def tables() -> dict[str, list[Row]]:
             out = Path(folder) / name
             _child("start", out=str(out), recipe=_data(made))
             policies[name] = str(out / "checkpoints" / "step-000000")
-        return {
-            "train": list(_costs(policies["untaught"])),
-            "train_trl": list(_beside_trl(policies["taught"])),
-            "train_sharing": [
+        yield "train", list(_costs(policies["untaught"]))
+        yield "train_trl", list(_beside_trl(policies["taught"]))
+        yield (
+            "train_sharing",
+            [
                 _child("sharing", model=policies[name], recipe=_data(recipe(BESIDE, 7, **env)))
                 for name, env in SHARING.items()
             ],
-            "train_generation": list(_generation([policies["untaught"], policies["larger"]])),
-        }
+        )
+        yield "train_generation", list(_generation([policies["untaught"], policies["larger"]]))
 
 
 def recipe(episodes: int, turns: int, *, chat: bool = False, start: Any = None, **tables: Any) -> Recipe:
