@@ -93,6 +93,16 @@ def test_deviation_is_compared_with_its_height_and_entropy_with_its_start() -> N
     assert not fired(echo(response_length=rise_and_fall))
 
 
+def test_a_height_between_two_windows_counts() -> None:
+    # Counted from the newest step back, no whole window has more than half of the ten high steps.
+    assert fired(echo(reward=[0.2] * 15 + [1.0] * 10 + [0.4] * 15)) == {"reward"}
+
+
+def test_a_spike_is_forgotten_after_two_windows() -> None:
+    assert fired(echo(grad_norm=[1.0] * 20 + [9.0] + [1.0] * 19)) == {"grad_norm"}
+    assert not fired(echo(grad_norm=[1.0] * 19 + [9.0] + [1.0] * 20))
+
+
 def test_single_outliers_move_nothing_but_the_gradient() -> None:
     outlier = [1.0] * 35 + [0.0] + [1.0] * 4
     assert not fired(echo(reward=outlier, reward_std=outlier, entropy=outlier, response_length=outlier))

@@ -33,9 +33,10 @@ class Config(PartConfig, frozen=True):
     Attributes:
         window: steps in a median; the last window is compared with what was before it.
         drop: a median of reward, deviation, entropy or length that lost more than this share has fallen. Reward and
-            deviation are compared with their highest window, entropy and length with their first.
+            deviation are compared with the highest that any window before had, entropy and length with their first.
         rise: so has entropy broken away when it grew by more than this share over the window before.
-        spike: a gradient norm of more than this many times the median of the window before it is a spike.
+        spike: a gradient norm of more than this many times the median of the window before it is a spike; one in the
+            last two windows is a sign.
         repetition: share of repeated n-grams above which replies repeat themselves, if it was below it at first.
     """
 
@@ -134,7 +135,9 @@ def _fall(config: Config, name: str, values: list[float], before: float) -> Evid
 
 
 def _from_peak(config: Config, name: str, values: list[float]) -> Evidence:
-    return _fall(config, name, values, max(_medians(values, config.window)[:-1]))
+    window = config.window
+    highest = max(median(values[stop - window : stop]) for stop in range(window, len(values) - window + 1))
+    return _fall(config, name, values, highest)
 
 
 def _from_start(config: Config, name: str, values: list[float]) -> Evidence:
@@ -155,11 +158,11 @@ def _spikes(config: Config, name: str, values: list[float]) -> Evidence:
     times = {
         step: value / median(values[step - window : step])
         for step, value in enumerate(values)
-        if step >= window and median(values[step - window : step]) > 0
+        if step >= max(window, len(values) - 2 * window) and median(values[step - window : step]) > 0
     }
     step = max(times, key=times.__getitem__, default=None)
     if step is None:
-        return Evidence(name, False, 0.0, config.spike, f"{name} is 0 throughout.")
+        return Evidence(name, False, 0.0, config.spike, f"{name} is 0.")
     fired = times[step] > config.spike
     text = f"{name} reached {times[step]:.3g} times the median before it, at step {step}; limit {config.spike:g}."
     return Evidence(name, fired, times[step], config.spike, text)
