@@ -257,12 +257,12 @@ class Learner:
                 totals,
             )
             self._check(loss, numbers)
-            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.backward(loss)
             share = float(part.loss_mask_BT.sum()) / max(1.0, float(rows.loss_mask_BT[index].sum()))
             for name, value in metrics.items():
                 # Losses add up over micro-batches, means are weighted by their tokens.
                 sums[name] = sums.get(name, 0.0) + float(value) * (1.0 if name.endswith("loss") else share)
-        norm = nn.utils.clip_grad_norm_(self.optimizer.params, self.recipe.update.grad_clip)
+        norm = self.optimizer.clip(self.recipe.update.grad_clip)
         self._check(norm, batch)
         self.optimizer.step(rate)
         self.updates += 1

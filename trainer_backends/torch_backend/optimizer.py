@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Group = dict[str, Any]
 
@@ -48,8 +48,22 @@ class Optimizer:
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        for parameter in self.params:
+        for parameter in (*self.params, *self._originals.values()):
             parameter.grad = None
+
+    def backward(self, loss: Tensor) -> None:
+        """Add a loss's gradients to those of the passes before it."""
+        self._made()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter, original in self._originals.items():
+            if parameter.grad is not None:
+                added = parameter.grad.float()
+                original.grad = added if original.grad is None else original.grad.add_(added)
+                parameter.grad = None
+
+    def clip(self, most: float) -> Tensor:
+        """Scale the gradients down to a norm of ``most`` together; return the norm that they had."""
+        return nn.utils.clip_grad_norm_([self._originals.get(each, each) for each in self.params], most)
 
     @torch.no_grad()
     def step(self, factor: float = 1.0) -> None:
@@ -57,11 +71,8 @@ class Optimizer:
         adam = self._made()
         for group, moved in zip(self._groups, adam.param_groups, strict=True):
             moved["lr"] = factor * group["lr"]
-        for parameter, original in self._originals.items():
-            original.grad = None if parameter.grad is None else parameter.grad.float()
         adam.step()
         for parameter, original in self._originals.items():
-            original.grad = None
             parameter.copy_(original)
 
     def state_dict(self) -> dict[str, Any]:

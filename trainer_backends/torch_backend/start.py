@@ -26,6 +26,7 @@ from ...errors import InvalidRequest, from_problem
 from ...records import Completion, Episode
 from ..recipes import StartTable
 from .batch import Sample, samples_of
+from .learner import Diverged
 from .lines import in_order
 from .optimizer import Optimizer
 from .teacher import FILE, Annotator, Teacher, Writer
@@ -186,6 +187,9 @@ def fine_tune(
         learner: computes log-probabilities.
         rows: "turn" or "trajectory".
         seed: of the order of rows.
+
+    Raises:
+        Diverged: a gradient is no finite number; the weights are as before that update.
     """
     samples = [sample for episode in episodes for sample in samples_of(episode, rows)]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -198,17 +202,20 @@ def fine_tune(
             chosen = [samples[number] for number in order[place : place + table.batch]]
             # A short rise, then down to a tenth: the next step is reinforcement from here.
             rate = min(1.0, (done + 1) / max(1.0, 0.05 * steps)) * (1 - 0.9 * done / steps)
-            loss = _imitate(model, chosen, learner, table.prompts)
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            model.train()
+            optimizer.zero_grad()
+            loss = _imitate(optimizer, chosen, learner, table.prompts)
+            if not torch.isfinite(norm := optimizer.clip(1.0)):
+                raise Diverged(
+                    f"The start's gradient is {float(norm)} in update {done + 1}.", hint="Lower start.learning_rate."
+                )
             optimizer.step(rate)
             done += 1
             yield {"start_loss": loss, "epoch": epoch + place / max(1, len(order)), "steps": steps}
 
 
-def _imitate(model: Any, samples: Sequence[Sample], learner: Any, prompts: float) -> float:
+def _imitate(optimizer: Optimizer, samples: Sequence[Sample], learner: Any, prompts: float) -> float:
     """Leave the gradient of the replies' mean loss plus ``prompts`` times the other tokens'; return the former."""
-    model.train()
-    model.zero_grad(set_to_none=True)
     replies, loss = sum(len(sample.places) for sample in samples), 0.0
     others = max(1, sum(len(sample.ids) - 1 for sample in samples) - replies)
     read = [replace(sample, places=list(range(1, len(sample.ids)))) for sample in samples] if prompts else samples
@@ -218,7 +225,7 @@ def _imitate(model: Any, samples: Sequence[Sample], learner: Any, prompts: float
         own = torch.zeros_like(logprobs, dtype=torch.bool)
         for row, sample in enumerate(part):
             own[row, [place - 1 for place in sample.places] if prompts else slice(len(sample.places))] = True
-        (-logprobs * torch.where(own, 1 / replies, prompts / others)).sum().backward()
+        optimizer.backward((-logprobs * torch.where(own, 1 / replies, prompts / others)).sum())
         loss -= float(logprobs.detach()[own].sum()) / replies
     return loss
 

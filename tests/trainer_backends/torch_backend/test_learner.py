@@ -148,9 +148,19 @@ def moved(dtype: torch.dtype, steps: int) -> torch.Tensor:
             optimizer = Optimizer([{"params": model.parameters(), "lr": 1e-5}])
             optimizer.load_state_dict(state)
         optimizer.zero_grad()
-        model(torch.eye(16, dtype=dtype)).square().sum().backward()
+        optimizer.backward(model(torch.eye(16, dtype=dtype)).square().sum())
         optimizer.step()
     return (model.weight.detach() - first).float()
+
+
+def test_gradients_of_many_passes_add_up_in_full_precision() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    optimizer = Optimizer([{"params": [weight], "lr": 1e-5}])
+    for _ in range(2):
+        optimizer.zero_grad()
+        for share in (1.0, *[2.0**-10] * 1024):  # each of the small ones is lost beside a 1 of 16 bits
+            optimizer.backward((share * weight).sum())
+        assert float(optimizer.clip(10.0)) == 2.0
 
 
 def test_steps_too_small_for_sixteen_bits_add_up() -> None:

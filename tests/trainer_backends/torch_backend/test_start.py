@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import torch
 from turngym.records import Completion, Episode, Turn
 from turngym.trainer_backends.recipes import Recipe, StartTable
 from turngym.trainer_backends.torch_backend.batch import Sample
-from turngym.trainer_backends.torch_backend.learner import Learner
+from turngym.trainer_backends.torch_backend.learner import Diverged, Learner
 from turngym.trainer_backends.torch_backend.start import fine_tune, retold
 from turngym.trainer_backends.torch_backend.thoughts import plan_thought
 
@@ -75,3 +76,23 @@ def test_a_start_can_learn_the_prompts_too(rows: str) -> None:
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)  # what is told is the replies' loss
     assert losses[0][-1] < 0.5 * losses[0][0] and losses[1][-1] < 0.5 * losses[1][0]
     assert lefts[1] < 0.6 * lefts[0]
+
+
+def test_a_start_that_diverges_says_so_and_keeps_its_weights() -> None:
+    turns = [Turn(0, "", Completion("", prompt_ids=[5, 6], token_ids=[9, 10]))]
+    recipe = msgspec.convert({"env": {"preset": "compact-frozen-lake"}, "credit": {"id": "grpo"}}, Recipe)
+    model = make_model()
+    learner = Learner(model, recipe, recipe.parts().loss)
+    run = learner.run
+
+    def poisoned(*args: Any) -> Any:
+        passed = run(*args)
+        passed.logprobs_BT = passed.logprobs_BT * torch.nan
+        return passed
+
+    learner.run = poisoned  # type: ignore[method-assign]
+    before = [weight.clone() for weight in model.parameters()]
+    with pytest.raises(Diverged, match=r"nan in update 1.*") as caught:
+        list(fine_tune(model, [Episode("e", "sokoban", "train/0", 0, turns=turns)], StartTable(), learner, "turn", 0))
+    assert "start.learning_rate" in caught.value.hint
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
