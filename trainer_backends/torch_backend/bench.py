@@ -258,12 +258,18 @@ def sharing(recipe: Recipe, model: str) -> Row:
 
 def _generation(models: list[str]) -> Iterator[Row]:
     for model in models:
-        for even in (True, False):
-            yield _child("generate", model=model, even=even)
+        for even, samples in ((True, 1), (False, 1), (False, SAMPLES)):
+            yield _child("generate", model=model, even=even, samples=samples)
 
 
-def generate(model: str, even: bool) -> Row:
-    """Generate the same number of tokens with stock ``generate`` and with our engine, three times each."""
+def generate(model: str, even: bool, samples: int) -> Row:
+    """Generate the same number of tokens with stock ``generate`` and with our engine, three times each.
+
+    Args:
+        model: folder of the policy.
+        even: whether all replies are of one length.
+        samples: replies to the same prompt.
+    """
     import torch
     from transformers import GenerationConfig
 
@@ -274,9 +280,9 @@ def generate(model: str, even: bool) -> Row:
     loaded, _ = load_model(model, "cpu")
     set_threads(loaded, "cpu")
     draw = np.random.default_rng(0)
-    prompts = draw.integers(8, loaded.config.vocab_size, (REPLIES, 48))
     # Lengths as replies have them: most are short, a few go on to the limit.
     lengths = np.full(REPLIES, LONGEST) if even else np.clip(draw.geometric(1 / 20, REPLIES), 4, LONGEST)
+    prompts = draw.integers(8, loaded.config.vocab_size, (REPLIES // samples, 48)).repeat(samples, 0)
     options: Any = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True, top_k=0, top_p=1.0, temperature=1.0, pad_token_id=0
     )
@@ -301,6 +307,7 @@ def generate(model: str, even: bool) -> Row:
     tokens = int(lengths.sum())
     return {
         "parameters": loaded.num_parameters(),
+        "prompts": "all differ" if samples == 1 else f"groups of {samples}",
         "lengths": f"all {LONGEST}" if even else f"4 to {LONGEST}, {lengths.mean():.0f} on average",
         "stock_tokens_per_s": tokens / stock_s,
         "tokens_per_s": tokens / ours_s,

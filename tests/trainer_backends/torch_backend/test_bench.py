@@ -43,7 +43,7 @@ def test_an_update_is_compared_on_the_same_rows(model: str) -> None:
 def test_generation_is_compared_on_the_same_number_of_tokens(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "REPLIES", 8)
     monkeypatch.setattr(bench, "BATCH", 4)
-    row = bench.generate(model, even=False)
+    row = bench.generate(model, even=False, samples=4)
     assert row["times"] == pytest.approx(row["tokens_per_s"] / row["stock_tokens_per_s"])
 
 
@@ -84,7 +84,7 @@ def test_the_tables_from_the_command_line(
     assert main(["bench", "train", "--markdown", "--out", str(tmp_path / "out.json")]) == 0
     told = capsys.readouterr()
     assert "| episodes | turns | s a step |" in told.out and "turngym[trl]" in told.err
-    assert asked == ["start"] * 3 + ["ours"] + ["generate"] * 4
+    assert asked == ["start"] * 3 + ["ours"] + ["generate"] * 6
     (row,) = json.loads((tmp_path / "out.json").read_text())["train"]
     shares = [value for name, value in row.items() if name.endswith("%")]
     assert row["episodes"] == 8 and 50 < sum(shares) <= 100
