@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -75,6 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"turngym: {error.detail}", file=sys.stderr)
         if error.hint:
             print(f"         {error.hint}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"turngym: {error.strerror}: {error.filename or 'a file'} could not be written.", file=sys.stderr)
+        print("         Free disk space, then run the command again.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("turngym: interrupted", file=sys.stderr)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...envs.presets import EnvPreset
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, RecordError
 from ..algorithms import parts
 from ..recipes import Method, Recipe
 from . import checkpoint
@@ -19,6 +23,30 @@ from .loading import end_tokens, load_model
 from .new_policy import new_policy
 from .policy import TorchPolicy
 from .sampling import Sampling
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keep other processes from training in a run's folder meanwhile.
+
+    Raises:
+        InvalidRequest: one does already, or the folder cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out / ".lock", os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise InvalidRequest(f"{out} cannot be made: {error}.", hint="Name another folder with --out.") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(
+                f"Another process is training in {out}.", hint="Wait until it ends, or name a new folder with --out."
+            ) from None
+        yield
+    finally:
+        os.close(lock)
 
 
 def claim(out: Path, recipe: Recipe) -> None:
@@ -30,8 +58,15 @@ def claim(out: Path, recipe: Recipe) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "recipe.json"
     data = msgspec.json.format(msgspec.json.encode(recipe), indent=1)
-    if path.is_file() and path.read_bytes() != data:
-        known = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=Recipe))
+    if checkpoint.newest(out / "checkpoints") is None:
+        # Nothing was trained here yet: the recipe may still be corrected, and the policy with it.
+        if path.is_file() and path.read_bytes() != data:
+            shutil.rmtree(out / "policy", ignore_errors=True)
+    elif path.is_file() and path.read_bytes() != data:
+        try:
+            known = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=Recipe))
+        except msgspec.DecodeError as error:
+            raise RecordError(f"{path} is damaged: {error}.", hint="Name a new folder.") from error
         now = msgspec.to_builtins(recipe)
         # A run may be made longer.
         for each in (known, now):

@@ -1,20 +1,23 @@
 """Checkpoints: whole or not there.
 
-A checkpoint is a folder ``step-000120`` that is written under another name, flushed to the disk and then renamed. It is
-a plain Hugging Face folder (weights, tokenizer) with the trainer's state beside them, so that it can be evaluated,
-served and trained on as it stands. With LoRA the weights are the adapters', as peft saves them.
+A checkpoint is a folder ``step-000120`` that is written under another name, flushed to the disk and then renamed; one
+that stood there before is renamed aside first. Whatever a killed run leaves beside them goes with the next one that is
+written. A checkpoint is a plain Hugging Face folder (weights, tokenizer) with the trainer's state beside them, so that
+it can be evaluated, served and trained on as it stands. With LoRA the weights are the adapters', as peft saves them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from ...errors import RecordError
 
@@ -38,10 +41,10 @@ def save(
     Raises:
         RecordError: the disk refused; older checkpoints stay as they are.
     """
-    target = folder / f"step-{step:06d}"
-    draft = folder / f".draft-{step:06d}-{os.getpid()}"
+    target = path_of(folder, step)
+    draft, old = (folder / f".{name}-{step:06d}" for name in ("draft", "old"))
+    _sweep(folder)
     try:
-        shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         # Clones: the decoder lays weights out as views of one another's storage, which the format refuses.
         weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -53,17 +56,38 @@ def save(
         (draft / STATE).write_text(json.dumps({"step": step, **state}, indent=1))
         for path in draft.iterdir():
             _flush(path)
-        shutil.rmtree(target, ignore_errors=True)
+        if target.exists():
+            target.rename(old)
         draft.rename(target)
         _flush(folder)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
+    # A full disk is an OSError, a SafetensorError or torch's RuntimeError, by who wrote to it.
+    except (OSError, SafetensorError, RuntimeError) as error:
         raise RecordError(
             f"Checkpoint {target} could not be written: {error}.", hint="Free disk space, then resume the run."
         ) from error
-    for old in list(found(folder))[1:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        _sweep(folder)
+    for superfluous in list(found(folder))[1:-keep]:
+        shutil.rmtree(superfluous, ignore_errors=True)
     return target
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step lies."""
+    return folder / f"step-{step:06d}"
+
+
+def forget_later(folder: Path, step: int) -> None:
+    """Remove the checkpoints after a step."""
+    for path in found(folder):
+        if path > path_of(folder, step):
+            shutil.rmtree(path)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what is no checkpoint, or no more."""
+    for path in (*folder.glob(".draft-*"), *folder.glob(".old-*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:
@@ -92,6 +116,14 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     try:
         tensors = torch.load(path / TENSORS, map_location="cpu", weights_only=False)
-        return tensors, json.loads((path / STATE).read_text())
-    except (OSError, ValueError, RuntimeError, EOFError) as error:
-        raise RecordError(f"Checkpoint {path} is damaged: {error}.", hint="Remove it: an older one is used.") from error
+        state = json.loads((path / STATE).read_text())
+    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise damaged(path, error) from error
+    if not isinstance(state, dict) or "step" not in state:
+        raise damaged(path, f"{STATE} names no step")
+    return tensors, state
+
+
+def damaged(path: Path, why: object) -> RecordError:
+    """Return the error of a checkpoint that cannot be read."""
+    return RecordError(f"Checkpoint {path} is damaged: {why}.", hint="Remove it: an older one is used.")

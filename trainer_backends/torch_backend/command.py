@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +70,20 @@ def train(
     """Train and write the report; return the last evaluation."""
     import torch
 
+    from .assembly import alone
     from .trainer import Trainer
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with watch(recipe, out, label, device=chosen) as report:
+    with alone(out), watch(recipe, out, label, device=chosen) as report:
         trainer = Trainer(recipe, out, model=model, url=url, device=chosen, report=report)
         try:
-            return asyncio.run(trainer.train())
-        finally:
-            write_report([out])
+            final = asyncio.run(trainer.train())
+        except BaseException:
+            with suppress(Exception):  # what ended the run is what has to be said
+                write_report([out])
+            raise
+        write_report([out])
+        return final
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
-from ...errors import ServerUnavailable
+from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
 from ..algorithms.outcomes import Outcomes
 from ..backend import Experience, Grown, TrainerBackend
@@ -80,10 +80,14 @@ class Trainer(TrainerBackend):
         self.step = 0
         self.seconds = 0.0
         self.tokens = 0
+        self._saved = -1
+        """Step of the newest checkpoint."""
         last = checkpoint.newest(out / "checkpoints")
         first = model or recipe.model.path or assembly.new_policy_of(recipe, preset, out)
-        path = first if last is None else str(last)
-        self.model, self.tokenizer = load_model(path, device, recipe.model, seed=recipe.run.seed)
+        if last is None:
+            self.model, self.tokenizer = load_model(first, device, recipe.model, seed=recipe.run.seed)
+        else:
+            self.model, self.tokenizer = self._weights(last, device)
         set_threads(self.model, device)
         self.reference = assembly.reference(recipe, self.model, first, out) if recipe.kl.coefficient else None
         self.learner = Learner(self.model, recipe, self.method.loss, self.reference)
@@ -93,6 +97,17 @@ class Trainer(TrainerBackend):
 
     # State -----------------------------------------------------------------------------------------
 
+    def _weights(self, path: Path, device: str) -> tuple[Any, Any]:
+        """Return model and tokenizer of a checkpoint of this run.
+
+        Raises:
+            RecordError: it is damaged.
+        """
+        try:
+            return load_model(str(path), device, self.recipe.model, seed=self.recipe.run.seed)
+        except InvalidRequest as error:
+            raise checkpoint.damaged(path, error.detail) from error
+
     def _restore(self, path: Path) -> None:
         tensors, state = checkpoint.load(path)
         self.learner.optimizer.load_state_dict(tensors["optimizer"])
@@ -101,12 +116,13 @@ class Trainer(TrainerBackend):
         self.step, self.seconds = state["step"], state["seconds"]
         self.tokens = state["tokens"]
         self.learner.updates = state["updates"]
-        self.policy.version = self.step
+        self.policy.version = self._saved = self.step
         self._forget_later()
         self.report("resumed", {"step": self.step})
 
     def _forget_later(self) -> None:
-        """Drop what was recorded after the checkpoint: those steps are taken again."""
+        """Drop what came after the checkpoint: those steps are taken again."""
+        checkpoint.forget_later(self.out / "checkpoints", self.step)
         keep_lines(self.out / "metrics.jsonl", lambda line: msgspec.json.decode(line)["step"] <= self.step)
         header, step = b'{"schema"', self.step
         # Training episodes bear the step they led up from, evaluations the step they came after.
@@ -121,13 +137,16 @@ class Trainer(TrainerBackend):
         return self.out / f"part-{self.step:06d}.jsonl"
 
     def save(self) -> Path:
-        """Write a checkpoint of this very moment."""
+        """Write a checkpoint of this very moment, unless it was written."""
+        if self._saved == self.step:
+            return checkpoint.path_of(self.out / "checkpoints", self.step)
         learner = self.learner
         tensors = {"optimizer": learner.optimizer.state_dict()}
         if learner.head is not None:
             tensors["head"] = learner.head.state_dict()
         state = {"seconds": self.seconds, "tokens": self.tokens, "updates": learner.updates}
         path = checkpoint.save(self.out / "checkpoints", self.step, self.model, self.tokenizer, tensors, state)
+        self._saved = self.step
         for part in self.out.glob("part-*.jsonl"):
             if part != self._part_file():
                 part.unlink()
@@ -293,11 +312,9 @@ class Trainer(TrainerBackend):
         """Go back to a checkpoint of this run: weights, optimizer, counters; records of later steps are dropped.
 
         Raises:
-            InvalidRequest: there is no model.
             RecordError: it is damaged.
         """
-        table, seed = self.recipe.model, self.recipe.run.seed
-        saved, _ = load_model(str(path), str(self.model.device), table, seed=seed)
+        saved, _ = self._weights(path, str(self.model.device))
         self.model.load_state_dict(saved.state_dict())
         self.policy.engine.reset()
         self._restore(path)
