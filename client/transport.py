@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidHandshake, InvalidMessage, InvalidStatus
 
 from .. import __version__
 from ..errors import (
@@ -408,6 +408,9 @@ def _refusal(address: Address, error: Exception) -> TurngymError | None:
     if not isinstance(error, InvalidStatus):
         if isinstance(error, ssl.SSLCertVerificationError):
             return unreachable(address, error)
+        # A hub that goes down hangs up; what it never does is to answer in another protocol.
+        if isinstance(error, InvalidMessage) and not isinstance(error.__cause__, EOFError):
+            return InvalidRequest(f"What answers at {address.websocket} is no turngym hub.", hint="Check the address.")
         return None
     status, body = error.response.status_code, error.response.body or b""
     if status in AWAY:

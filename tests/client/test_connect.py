@@ -187,6 +187,25 @@ def test_a_web_server_that_is_no_hub_is_recognised(no_hub: str) -> None:
         turngym.connect(no_hub)
 
 
+def test_a_server_of_another_protocol_is_recognised() -> None:
+    class Old(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.0"
+
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with pytest.raises(InvalidRequest, match="is no turngym hub"):
+            turngym.connect(f"http://127.0.0.1:{server.server_address[1]}", wait_s=20)
+        server.shutdown()
+        thread.join()
+
+
 def test_a_server_that_hangs_up_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

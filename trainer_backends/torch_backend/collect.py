@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import torch
@@ -13,7 +14,7 @@ from ...client.policies.base import Context, Policy
 from ...client.rollout import Job, Player, problem_of, rollout
 from ...client.sources import Source, Wanted
 from ...envs.core import SEED_LIMIT, member_seed, stable_rng
-from ...errors import Draining, ServerUnavailable
+from ...errors import CapacityReached, Draining, ServerUnavailable
 from ...records import Episode
 from ..algorithms.parts import Part
 from ..algorithms.step_entropy import of_entropies, turn_entropy
@@ -21,9 +22,11 @@ from ..algorithms.tree import Node, Plan, name_of
 from ..backend import Grown
 from .policy import TorchPolicy
 
-Wait = Callable[[int], Awaitable[None]]
+Wait = Callable[[int, str], Awaitable[None]]
 AWAY = (ServerUnavailable, Draining)
 """What an environment fails with because its server is away, and not for a fault of its own."""
+LATER = tuple(error.code for error in (*AWAY, CapacityReached))
+"""Codes of what an episode is played again after."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -60,29 +63,27 @@ def jobs(group: Group, samples: int) -> list[Job]:
 async def played_through(
     policy: Policy, wanted: Iterable[Job], source: Source, concurrency: int, wait: Wait, *, keep_prompts: bool = False
 ) -> AsyncIterator[Episode]:
-    """Play episodes; yield each as it ends. Those that a server's absence cut off are played again, from the start.
+    """Play episodes; yield each as it ends. Those for which a server was away or full are played again, from the start.
 
     Args:
         policy: who plays.
         wanted: the episodes.
         source: where environments come from.
         concurrency: most episodes in play at once.
-        wait: awaited while the server is away, with the number of episodes that are left.
+        wait: awaited while the server is away, with the number of episodes that are left, and why.
         keep_prompts: keep the prompt of every turn.
     """
-    left = {job.id: job for job in wanted}
+    left, why = {job.id: job for job in wanted}, ""
     while left:
         again = list(left.values())
         async for episode in rollout(policy, again, source=source, concurrency=concurrency, keep_prompts=keep_prompts):
-            if not _cut_off(episode):
+            if episode.error is not None and episode.error.get("code") in LATER:
+                why = str(episode.error.get("detail", ""))
+            else:
                 del left[episode.id]
                 yield episode
         if left:
-            await wait(len(left))
-
-
-def _cut_off(episode: Episode) -> bool:
-    return episode.status == "failed" and (episode.error or {}).get("code") in [error.code for error in AWAY]
+            await wait(len(left), why)
 
 
 async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int, wait: Wait) -> Grown:
@@ -94,12 +95,18 @@ async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vo
     while True:
         try:
             return await _grown(policy, group, part, source, vocabulary)
-        except AWAY:
-            await wait(1)
+        except AWAY as error:
+            await wait(1, error.detail)
         except BaseExceptionGroup as errors:
-            if errors.split(AWAY)[1] is not None:
+            away, other = errors.split(AWAY)
+            if away is None or other is not None:
                 raise
-            await wait(1)
+            await wait(1, next(_leaves(away)).detail)
+
+
+def _leaves(errors: BaseExceptionGroup[Any]) -> Iterator[Any]:
+    for error in errors.exceptions:
+        yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
 
 
 async def _grown(policy: TorchPolicy, group: Group, part: Part, source: Source, vocabulary: int) -> Grown:

@@ -210,7 +210,7 @@ class Learner:
             step: training steps before this one.
 
         Raises:
-            Diverged: a loss or gradient is not finite; the weights are as before that step.
+            Diverged: a loss or gradient is not finite, the weights are as before that step; or the weights are not.
         """
         update, rate = self.recipe.update, self.rate(step)
         counted = set(rows.counted_B.nonzero().squeeze(-1).tolist())
@@ -265,6 +265,7 @@ class Learner:
         norm = self.optimizer.clip(self.recipe.update.grad_clip)
         self._check(norm, batch)
         self.optimizer.step(rate)
+        self._check(nn.utils.get_total_norm(self.optimizer.params), batch, "The weights' norm")
         self.updates += 1
         return {**sums, "gradient_norm": float(norm), "learning_rate": rate * self.recipe.update.learning_rate}
 
@@ -308,11 +309,11 @@ class Learner:
             loss = loss + recipe.critic.coefficient * total(value.loss_BT)
         return loss, {name: value.detach() for name, value in metrics.items()}
 
-    def _check(self, value: Tensor, batch: Sequence[int]) -> None:
+    def _check(self, value: Tensor, batch: Sequence[int], what: str = "The loss or its gradient") -> None:
         if not torch.isfinite(value):
             self.optimizer.zero_grad()
             raise Diverged(
-                f"The loss or its gradient is {float(value.detach())} in update {self.updates + 1}.",
+                f"{what} is {float(value.detach())} in update {self.updates + 1}.",
                 hint="Lower the learning rate, or look at the saved batch.",
                 rows=list(batch),
             )

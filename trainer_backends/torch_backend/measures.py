@@ -25,13 +25,21 @@ def peak_memory_mb() -> float:
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # bytes there, KiB elsewhere
 
 
+def sampled_tokens(episodes: Sequence[Episode]) -> int:
+    """Return how many tokens were sampled for some episodes, those of discarded turns included."""
+    completions = [turn.completion for episode in episodes for turn in episode.turns]
+    return sum(len(each.token_ids or ()) + each.info.get("discarded_tokens", 0) for each in completions)
+
+
 def measures(episodes: Sequence[Episode]) -> Metrics:
     """Return the numbers of some episodes that a run notes, by name; see ``docs/training.md``."""
     row = measure([summarise(episode) for episode in episodes], resample=False)
+    # What failed says nothing about the policy.
+    ended = [episode for episode in episodes if episode.status in ("terminated", "truncated")] or episodes
     turns = [turn for episode in episodes for turn in episode.turns]
     completions = [turn.completion for turn in turns]
     rewards: dict[str, list[float]] = {}
-    for episode in episodes:
+    for episode in ended:
         rewards.setdefault(episode.group, []).append(episode.reward)
     stds = [float(np.std(each, ddof=1)) for each in rewards.values() if len(each) > 1]
     tokens = [completion.completion_tokens or 0 for completion in completions]
@@ -41,10 +49,10 @@ def measures(episodes: Sequence[Episode]) -> Metrics:
         "episodes": float(len(episodes)),
         "failed": float(sum(episode.status == "failed" for episode in episodes)),
         "success": row.success.mean if row.success is not None else 0.0,
-        "reward": float(np.mean([episode.reward for episode in episodes])),
-        "score": float(np.mean([episode.score for episode in episodes])),
+        "reward": float(np.mean([episode.reward for episode in ended])),
+        "score": float(np.mean([episode.score for episode in ended])),
         "reward_std": float(np.mean(stds)) if stds else 0.0,
-        "turns": float(np.mean([len(episode.turns) for episode in episodes])),
+        "turns": float(np.mean([len(episode.turns) for episode in ended])),
         "response_tokens": float(np.mean(tokens)) if tokens else 0.0,
         "invalid": float(np.mean([not turn.action_valid for turn in turns])) if turns else 0.0,
         "malformed": float(np.mean([turn.format_valid is False for turn in turns])) if turns else 0.0,

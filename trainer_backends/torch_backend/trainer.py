@@ -23,6 +23,7 @@ from ...envs.core import stable_rng
 from ...envs.turn.hooks import apply_group_hooks, make_hooks
 from ...errors import InvalidRequest, ServerUnavailable
 from ...records import Completion, Episode, EpisodeWriter, read_episodes
+from ..algorithms.diagnosis.staleness import staleness
 from ..algorithms.outcomes import Outcomes
 from ..backend import Experience, Grown, TrainerBackend
 from ..recipes import Recipe
@@ -33,10 +34,10 @@ from .collect import Group, jobs, played_through, tree
 from .learner import Diverged, Learner
 from .lines import in_order, keep_lines, slim, step_of
 from .loading import all_threads, load_model, set_threads
-from .measures import Clock, Metrics, measures, peak_memory_mb, spread, tree_measures
-from .tree_rows import samples_of_trees
+from .measures import Clock, Metrics, measures, peak_memory_mb, sampled_tokens, spread, tree_measures
+from .tree_rows import reward_leaves, samples_of_trees
 
-Report = Callable[[str, Metrics], None]
+Report = Callable[[str, Mapping[str, Any]], None]
 WAIT_S = 5.0
 """Seconds between two looks at an environment server that is down."""
 TELL_S = 15.0
@@ -68,6 +69,11 @@ class Trainer(TrainerBackend):
         device: str = "cpu",
         report: Report | None = None,
     ) -> None:
+        if recipe.run.deterministic and url is not None:
+            raise InvalidRequest(
+                "run.deterministic = true, but a hub answers in an order of its own.",
+                hint="Leave --url and --hub out, or set run.deterministic = false.",
+            )
         self.recipe = recipe
         self.out = out
         self.method = recipe.parts()
@@ -129,8 +135,8 @@ class Trainer(TrainerBackend):
         keep_lines(self.out / "episodes.jsonl", lambda line: line.startswith(header) or step_of(line) < step)
         keep_lines(self.out / "eval.jsonl", lambda line: line.startswith(header) or step_of(line) <= step)
         for path in self.out.glob("part-*.jsonl"):
-            # Those of this very step were played by these very weights.
-            if path != self._part_file():
+            # Played in another company, the episodes that are missing would not be the same to the bit.
+            if path != self._part_file() or self.recipe.run.deterministic:
                 path.unlink()
 
     def _part_file(self) -> Path:
@@ -202,6 +208,7 @@ class Trainer(TrainerBackend):
         episodes, metrics = await start.examples(table, self.policy, wanted, play, self.out, seed)
         self._log("start", metrics)
         rows = self.recipe.sampling.rows
+        self._seed_torch("start")
         with all_threads():
             steps = start.fine_tune(self.model, episodes, table, self.learner, rows, seed)
             for number, metrics in enumerate(steps):
@@ -236,12 +243,13 @@ class Trainer(TrainerBackend):
         self.policy.turn_control = None if control is None else control()
         engine = self.policy.engine
         before = (engine.generated, engine.prefilled, engine.seconds)
-        experience = await self._collect(source, groups)
+        experience, kept = await self._collect(source, groups)
         clock.lap("rollout_seconds")
         metrics = measures(experience.episodes) | tree_measures(experience.trees)
-        self.tokens += engine.generated - before[0]
+        sampled = engine.generated - before[0] + sampled_tokens(kept)
+        self.tokens += sampled
         metrics |= {
-            "sampled_tokens": float(engine.generated - before[0]),
+            "sampled_tokens": float(sampled),
             "prompt_tokens": float(engine.prefilled - before[1]),
             "generation_seconds": engine.seconds - before[2],
         }
@@ -264,24 +272,26 @@ class Trainer(TrainerBackend):
             )
         return groups
 
-    async def _collect(self, source: Source, groups: list[Group]) -> Experience:
+    async def _collect(self, source: Source, groups: list[Group]) -> tuple[Experience, list[Episode]]:
+        """Return a step's experience, and which of its episodes were played before the run was cut off."""
         rollout_part = self.method.rollout
         # A step that was cut off left its finished episodes here; they were played by these very weights.
         part_file = self._part_file()
         writer = EpisodeWriter(part_file)
         try:
             if rollout_part.id == "chains":
-                episodes = {episode.id: episode for episode in read_episodes(part_file)}
+                kept = list(read_episodes(part_file))
+                episodes = {episode.id: episode for episode in kept}
                 samples, slots = rollout_part.config.samples, self.recipe.sampling.slots
                 missing = [job for group in groups for job in jobs(group, samples) if job.id not in episodes]
                 async for episode in played_through(self.policy, missing, source, slots, self._wait):
                     writer.write(episode)
                     episodes[episode.id] = episode
-                return Experience(in_order(list(episodes.values())))
+                return Experience(in_order(list(episodes.values()))), kept
             vocabulary = int(self.model.config.vocab_size)
             grown = [tree(self.policy, group, rollout_part, source, vocabulary, self._wait) for group in groups]
             trees = list(await asyncio.gather(*grown))
-            return Experience([episode for each in trees for episode in (*each.episodes, *each.failed)], trees)
+            return Experience([episode for each in trees for episode in (*each.episodes, *each.failed)], trees), []
         finally:
             writer.close()
 
@@ -301,12 +311,17 @@ class Trainer(TrainerBackend):
             Diverged: the loss is no finite number; the weights are as before, and the batch is saved.
         """
         clock = Clock()
+        self._seed_torch("update")
         metrics = self._learn(experience, clock)
         # Keys and values of the old weights are of no use any more.
         self.policy.engine.reset()
         self.step += 1
         self.policy.version = self.step
         return metrics | clock.laps
+
+    def _seed_torch(self, what: str) -> None:
+        """Seed torch's own generator, which dropout draws from: what follows does not depend on what was before."""
+        torch.manual_seed(int(stable_rng(what, "torch", self.recipe.run.seed, self.step).integers(2**53)))
 
     def load(self, path: Path) -> None:
         """Go back to a checkpoint of this run: weights, optimizer, counters; records of later steps are dropped.
@@ -326,6 +341,7 @@ class Trainer(TrainerBackend):
             return {"trained_rows": 0.0}
         if self.group_hooks:
             played = _hooked(self.group_hooks, played)
+            reward_leaves(played, experience.trees)
         keep = torch.ones(len(played), dtype=torch.bool)
         for part in method.filters:
             keep &= part(Outcomes.of(played))
@@ -357,7 +373,13 @@ class Trainer(TrainerBackend):
         for name in {name for each in steps for name in each}:
             metrics[name] = float(np.mean([each[name] for each in steps if name in each]))
         metrics |= {"updates": float(len(steps)), "trained_rows": float(len(samples))}
-        return metrics
+        late = staleness(
+            rollout_batch=len({episode.group for episode in chosen}),
+            group_size=len(chosen) / len({episode.group for episode in chosen}),
+            mean_turns=len(samples) / len(chosen),
+            update_batch=recipe.update.mini_batch or len(samples),
+        )
+        return metrics | {"staleness_lag": late.lag, "staleness_ratio": late.ratio}
 
     def _samples(self, episodes: list[Episode], trees: list[Grown]) -> tuple[list[Sample], dict[str, Any]]:
         """Return the training rows, and what else their tensors need."""
@@ -371,7 +393,8 @@ class Trainer(TrainerBackend):
         path = self.out / "diverged.json"
         rows = [samples[number] for number in error.extra["rows"]]
         path.write_bytes(msgspec.json.encode([{"episode": row.episode.id, "ids": row.ids} for row in rows]))
-        error.hint = f"Lower the learning rate; the offending rows are in {path}."
+        last = checkpoint.newest(self.out / "checkpoints")
+        error.hint = f"Begin a new run with --model {last} and a lower learning rate. The offending rows are in {path}."
 
     # Watching --------------------------------------------------------------------------------------
 
@@ -425,12 +448,12 @@ class Trainer(TrainerBackend):
         while True:
             try:
                 return await ask()
-            except ServerUnavailable:
-                await self._wait(0)
+            except ServerUnavailable as error:
+                await self._wait(0, error.detail)
 
-    async def _wait(self, lost: int) -> None:
+    async def _wait(self, lost: int, why: str) -> None:
         """Wait for a server that is away; so many episodes are to be played again."""
-        self.report("waiting", {"episodes": float(lost)})
+        self.report("waiting", {"episodes": float(lost), "why": why})
         await asyncio.sleep(WAIT_S)
 
 

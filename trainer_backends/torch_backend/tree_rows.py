@@ -41,17 +41,25 @@ def samples_of_trees(
     return once, {"forest": forest, "nodes_BT": _nodes(once)}
 
 
+def reward_leaves(episodes: Sequence[Episode], trees: Sequence[Grown]) -> None:
+    """Give the leaves of trees the rewards of their episodes, where hooks have changed them."""
+    rewards = {episode.id: episode.reward for episode in episodes}
+    for grown in trees:
+        for episode, leaf in zip(grown.episodes, grown.leaves, strict=True):
+            grown.plan.tree.nodes[leaf].reward = rewards.get(episode.id, episode.reward)
+
+
 def _with_nodes(
     episodes: Sequence[Episode], trees: Sequence[Grown], kind: Literal["turn", "trajectory"]
 ) -> Iterator[Sample]:
     """Yield the rows of the leaves' episodes, every token with the number of its node over all trees."""
-    chosen, start = {id(episode) for episode in episodes}, 0
+    chosen, start = {episode.id: episode for episode in episodes}, 0
     for grown in trees:
         tree = grown.plan.tree
         for episode, leaf in zip(grown.episodes, grown.leaves, strict=True):
-            if id(episode) in chosen:
+            if episode.id in chosen:
                 branch = tree.branch(tree.nodes[leaf])
-                for sample in samples_of(episode, kind):
+                for sample in samples_of(chosen[episode.id], kind):
                     sample.nodes = [start + branch[turn].number for turn in sample.turns]
                     yield sample
         start += len(tree.nodes)

@@ -133,6 +133,11 @@ FIGURES = (
         optional=True,
     ),
     Figure(
+        "Staleness",
+        "Updates that a step's rows take: how far the policy moves while they are learnt from (T2PO, eq. 14).",
+        {"staleness_lag": "lag"},
+    ),
+    Figure(
         "Clipped tokens",
         "Share of tokens whose ratio was clipped.",
         {"clip_fraction": "training"},
@@ -175,7 +180,7 @@ FIGURES = (
 UNITS: Mapping[str, Unit] = {name: figure.unit for figure in FIGURES for name in figure.lines}
 """Number -> how it reads, of those that have a figure."""
 # Beside a run's other numbers these say nothing of their own.
-_UNDRAWN = {"seconds", "episodes", "score", "updates", "trained_rows"}
+_UNDRAWN = {"seconds", "episodes", "score", "updates", "trained_rows", "staleness_ratio"}
 INTERVALS = {"eval_success": ("eval_success_low", "eval_success_high")}
 """Number -> the ends of its 95 % interval."""
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..recipes import Recipe
 from .alarms import Alarms
@@ -88,7 +88,7 @@ def watch(
     if events is None:
         shown.say('No event files: pip install "turngym[tensorboard]" lets TensorBoard show this run.')
 
-    def report(kind: str, metrics: Mapping[str, float]) -> None:
+    def report(kind: str, metrics: Mapping[str, Any]) -> None:
         shown.hear(kind, metrics)
         if events is not None:
             events.hear(kind, metrics)
@@ -144,7 +144,7 @@ class Progress:
             self._live.stop()  # type: ignore[attr-defined]
             self._live = None
 
-    def hear(self, kind: str, metrics: Mapping[str, float]) -> None:
+    def hear(self, kind: str, metrics: Mapping[str, Any]) -> None:
         """Take what the trainer reports.
 
         Args:
@@ -163,7 +163,7 @@ class Progress:
             lost = metrics.get("episodes", 0)
             again = f" {lost:.0f} episodes will be played again." if lost else ""
             self._state = "waiting for the environment server"
-            self.say(f"The environment server does not answer; waiting for it.{again}")
+            self.say(f"{metrics.get('why', '')} Waiting for the environment server.{again}".lstrip())
         elif kind == "playing":
             self._state = f"{metrics['episodes']:,.0f} of {metrics['of']:,.0f} episodes of the start played"
             self._line(self._state)

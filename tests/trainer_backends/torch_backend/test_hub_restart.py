@@ -35,12 +35,13 @@ TREE = {
 class Hub:
     """A hub in a process of its own, on a port that it keeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
         self.port = 0
+        self.options = options
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "turngym.cli", "serve", "--port", str(self.port)]
+        command = [sys.executable, "-m", "turngym.cli", "serve", "--port", str(self.port), *self.options]
         environment = {name: value for name, value in os.environ.items() if name != "TURNGYM_API_KEY"}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
@@ -134,3 +135,23 @@ def test_no_episode_is_lost_or_counted_twice(
         before = [place for place, episode in enumerate(calm) if episode.id[1:7] == "000000"]
         assert before
         assert [course(run[place]) for place in before] == [course(calm[place]) for place in before]
+
+
+def test_a_full_hub_is_waited_for(
+    policy_folder: Path, preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TURNGYM_API_KEY", raising=False)
+    monkeypatch.setattr(training, "WAIT_S", 0.05)
+    hub = Hub("--max-sessions", "2")
+    said: list[str] = []
+
+    def told(kind: str, metrics: Any) -> None:
+        said.append(metrics["why"]) if kind == "waiting" else None
+
+    try:
+        trainer = Trainer(recipe_of(policy_folder, preset_file, **CHAINS), tmp_path / "run", url=hub.url, report=told)
+        asyncio.run(trainer.train())
+    finally:
+        hub.kill()
+    assert all(episode.status in ("terminated", "truncated") for episode in played(tmp_path / "run"))
+    assert len(played(tmp_path / "run")) == 6 and said and "2" in said[0]

@@ -156,3 +156,14 @@ def test_another_family_trains_with_a_critic(
     assert line["approx_kl"] == pytest.approx(0, abs=0.05)
     trained = {name for name, value in trainer.model.named_parameters() if value.requires_grad}
     assert all("lora_" in name for name in trained) == (lora is not None)
+
+
+def test_dropout_is_drawn_from_the_seed_of_the_run(policy_folder: Path, preset_file: Path, tmp_path: Path) -> None:
+    model = {"path": str(policy_folder), "lora": {**LORA, "lora_dropout": 0.3}}
+    one, two, three = (recipe_of(policy_folder, preset_file, steps=steps, model=model) for steps in (1, 2, 3))
+    whole = adapters(run(three, tmp_path / "whole").model)
+    run(one, tmp_path / "parts")
+    torch.rand(5)  # whatever drew meanwhile
+    run(two, tmp_path / "parts")
+    parts = adapters(run(three, tmp_path / "parts").model)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)

@@ -173,6 +173,30 @@ def test_every_method_trains_and_leaves_a_model(
         assert all(len(each.certainty or ()) == len(each.token_ids or ()) for each in turns)
 
 
+def test_hooks_that_compare_episodes_reach_the_leaves_of_trees(
+    policy_folder: Path, preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewarded: list[tuple[list[float], list[float]]] = []
+    real = trainer_module.samples_of_trees
+
+    def watched(episodes: Any, trees: Any, *args: Any, **options: Any) -> Any:
+        leaves = [grown.plan.tree.nodes[leaf].reward for grown in trees for leaf in grown.leaves]
+        rewarded.append(([episode.reward for episode in episodes], leaves))
+        return real(episodes, trees, *args, **options)
+
+    def ranked(hooks: Any, group: Any) -> Any:
+        return [msgspec.structs.replace(episode, reward=episode.reward + n) for n, episode in enumerate(group)]
+
+    monkeypatch.setattr(trainer_module, "samples_of_trees", watched)
+    monkeypatch.setattr(trainer_module, "apply_group_hooks", ranked)
+    env = {"preset": str(preset_file), "turn": {"hooks": {"length": {}}}}
+    run(recipe_of(policy_folder, preset_file, env=env, **METHODS["at2po"]), tmp_path / "run")
+    assert all(entry["trained_rows"] > 0 for entry in lines(tmp_path / "run", "train"))
+    assert len(rewarded) == 2
+    for trained, leaves in rewarded:
+        assert sorted(trained) == sorted(leaves) and max(leaves) >= 1
+
+
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     from transformers import AutoModelForCausalLM
 
@@ -270,26 +294,6 @@ def test_a_loss_that_is_no_number_stops_with_its_batch(
     saved = json.loads((tmp_path / "run" / "diverged.json").read_text())
     assert saved
     assert all(row["ids"] for row in saved)
-
-
-def test_a_full_disk_leaves_the_older_checkpoint(
-    policy_folder: Path, preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from turngym.errors import RecordError
-
-    trainer = Trainer(recipe_of(policy_folder, preset_file), tmp_path / "run")
-    trainer.save()
-    kept = checkpoint.newest(tmp_path / "run" / "checkpoints")
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    trainer.step = 1
-    with pytest.raises(RecordError, match="No space left"):
-        trainer.save()
-    assert list(checkpoint.found(tmp_path / "run" / "checkpoints")) == [kept]
-    assert not list((tmp_path / "run" / "checkpoints").glob(".draft*"))
 
 
 def test_what_cannot_be_is_refused_at_once(policy_folder: Path, preset_file: Path, tmp_path: Path) -> None:
