@@ -31,10 +31,17 @@ def in_order(episodes: Sequence[Episode]) -> list[Episode]:
 
 
 def keep_lines(path: Path, wanted: Callable[[bytes], bool]) -> None:
-    """Rewrite a file of lines with the wanted ones; a line that was cut off by a crash is dropped."""
+    """Rewrite a file of lines with the wanted ones and those that cannot be read; a last one cut off is dropped."""
     if not path.is_file():
         return
-    kept = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and wanted(line)]
+
+    def keep(line: bytes) -> bool:
+        try:
+            return wanted(line)
+        except (msgspec.DecodeError, KeyError, ValueError, TypeError):
+            return True  # whoever reads the file says that it is damaged
+
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and keep(line)]
     draft = path.with_suffix(".draft")
     draft.write_bytes(b"".join(kept))
     draft.replace(path)

@@ -25,6 +25,14 @@ def peak_memory_mb() -> float:
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # bytes there, KiB elsewhere
 
 
+def memory(device: torch.device) -> Metrics:
+    """Return the most memory that this process has held, on the GPU too where it has one, MiB."""
+    metrics = {"peak_memory_mb": peak_memory_mb()}
+    if device.type == "cuda":
+        metrics["device_memory_mb"] = torch.cuda.max_memory_allocated(device) / (1 << 20)
+    return metrics
+
+
 def sampled_tokens(episodes: Sequence[Episode]) -> int:
     """Return how many tokens were sampled for some episodes, those of discarded turns included."""
     completions = [turn.completion for episode in episodes for turn in episode.turns]

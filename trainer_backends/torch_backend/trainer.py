@@ -34,7 +34,7 @@ from .collect import Group, jobs, played_through, tree
 from .learner import Diverged, Learner
 from .lines import in_order, keep_lines, slim, step_of
 from .loading import all_threads, load_model, set_threads
-from .measures import Clock, Metrics, measures, peak_memory_mb, sampled_tokens, spread, tree_measures
+from .measures import Clock, Metrics, measures, memory, sampled_tokens, spread, tree_measures
 from .tree_rows import reward_leaves, samples_of_trees
 
 Report = Callable[[str, Mapping[str, Any]], None]
@@ -255,8 +255,7 @@ class Trainer(TrainerBackend):
         }
         metrics |= clock.laps | self.update(experience)
         self._file(experience.episodes)
-        metrics["peak_memory_mb"] = peak_memory_mb()
-        self._log("train", metrics)
+        self._log("train", metrics | memory(self.learner.device))
 
     def _groups(self, size: int) -> list[Group]:
         """Return the tasks of this step: every task once before any comes again, in an order of the run's seed."""

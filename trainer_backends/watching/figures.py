@@ -175,7 +175,12 @@ FIGURES = (
         {name: name.removesuffix("_seconds") for name in (*SECONDS, "generation_seconds")},
         "seconds",
     ),
-    Figure("Memory", "Greatest resident memory of the process so far, MiB.", {"peak_memory_mb": "process"}, "count"),
+    Figure(
+        "Memory",
+        "Greatest memory so far, MiB: resident in the process, and of its tensors on the GPU.",
+        {"peak_memory_mb": "process", "device_memory_mb": "GPU"},
+        "count",
+    ),
 )
 UNITS: Mapping[str, Unit] = {name: figure.unit for figure in FIGURES for name in figure.lines}
 """Number -> how it reads, of those that have a figure."""

@@ -150,6 +150,17 @@ def test_going_back_forgets_what_came_later(policy_folder: Path, preset_file: Pa
     assert third.is_dir() and [entry["step"] for entry in lines(tmp_path / "run", "train")] == [1, 2]
 
 
+def test_a_damaged_line_is_left_where_it_is(policy_folder: Path, preset_file: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(policy_folder, preset_file)
+    run(recipe, tmp_path / "run")
+    file = tmp_path / "run" / "metrics.jsonl"
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([first, b"{damaged\n", *rest, b'{"kind":"tr']))
+    run(with_run(recipe, steps=3), tmp_path / "run")
+    assert file.read_bytes().splitlines()[1] == b"{damaged"
+    assert file.read_bytes().count(b'"train"') == 3
+
+
 class Killed(BaseException):
     """Stands for a kill in the middle of a step."""
 
