@@ -13,11 +13,13 @@ Everything is checked when a recipe is read: unknown names, values out of range,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any, Literal
 
 import msgspec
 
 from ..client.policies.hosted import DEFAULT_KEY, Sampling
+from ..envs.core import SEED_LIMIT
 from ..envs.presets import EnvPreset, config_names, load_preset, read_config
 from ..errors import InvalidRequest
 from .algorithms import entropy, importance, kl, parts, value_loss
@@ -89,6 +91,10 @@ class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     lora: Table | None = None
     gradient_checkpointing: bool = False
 
+    def __post_init__(self) -> None:
+        rank = (self.lora or {}).get("r", 1)
+        require(isinstance(rank, int) and rank >= 1, "model.lora.r must be a whole number of at least 1")
+
 
 class TeacherTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A hosted model that helps a supervised start; named as in evaluation plans.
@@ -118,6 +124,12 @@ class TeacherTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         require(self.concurrency >= 1, "start.teacher.concurrency must be at least 1")
         require(self.retries >= 0, "start.teacher.retries must not be negative")
         require(self.attempts >= 1, "start.teacher.attempts must be at least 1")
+        sampling = self.sampling
+        require(sampling.max_tokens >= 0, "start.teacher.sampling.max_tokens must not be negative")
+        heat = sampling.temperature
+        require(heat is None or 0 <= heat < inf, "start.teacher.sampling.temperature must be finite and not negative")
+        nucleus = sampling.top_p
+        require(nucleus is None or 0 < nucleus <= 1, "start.teacher.sampling.top_p must lie in (0, 1]")
 
 
 class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -152,9 +164,10 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def __post_init__(self) -> None:
         require(0 <= self.noise <= 1, "start.noise must lie in [0, 1]")
-        require(self.episodes >= 1, "start.episodes must be at least 1")
-        require(self.epochs >= 1, "start.epochs must be at least 1")
-        require(self.prompts >= 0, "start.prompts must not be negative")
+        for name in ("episodes", "epochs", "batch"):
+            require(getattr(self, name) >= 1, f"start.{name} must be at least 1")
+        require(0 < self.learning_rate < inf, "start.learning_rate must be finite and greater than 0")
+        require(0 <= self.prompts < inf, "start.prompts must be finite and not negative")
         expert = not self.tags or self.policy == "expert"
         require(expert, 'start.tags says who writes the thoughts of an expert: set start.policy = "expert"')
         asked, there = "teacher" in (self.policy, self.tags), self.teacher is not None
@@ -189,8 +202,9 @@ class SamplingTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def __post_init__(self) -> None:
         for name in ("tasks", "max_tokens", "max_prompt_tokens", "slots"):
             require(getattr(self, name) >= 1, f"sampling.{name} must be at least 1")
-        require(self.temperature >= 0, "sampling.temperature must not be negative")
+        require(0 <= self.temperature < inf, "sampling.temperature must be finite and not negative")
         require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]")
+        require(self.top_k >= 0, "sampling.top_k must not be negative; 0 keeps all tokens")
 
 
 class CriticTable(value_loss.Config, frozen=True):
@@ -204,6 +218,10 @@ class CriticTable(value_loss.Config, frozen=True):
 
     learning_rate: float = 1e-4
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.learning_rate < inf, "critic.learning_rate must be finite and greater than 0")
+
 
 class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How the policy is updated.
@@ -216,7 +234,7 @@ class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         learning_rate: of AdamW.
         warmup: share of the training steps in which the rate rises from 0.
         weight_decay: of AdamW.
-        grad_clip: greatest norm of the gradient.
+        grad_clip: greatest norm of the gradient; None (in a recipe: inf) for no limit.
         betas: of AdamW.
         old_logprobs: "recomputed" by the trainer before the update, or as "sampled".
     """
@@ -228,14 +246,20 @@ class UpdateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     learning_rate: float = 1e-6
     warmup: float = 0.0
     weight_decay: float = 0.01
-    grad_clip: float = 1.0
+    grad_clip: float | None = 1.0
     betas: tuple[float, float] = (0.9, 0.999)
     old_logprobs: Literal["recomputed", "sampled"] = "recomputed"
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "update.epochs must be at least 1")
-        require(self.learning_rate > 0, "update.learning_rate must be greater than 0")
+        require(self.mini_batch >= 0, "update.mini_batch must not be negative; 0 takes all rows")
+        for name in ("micro_tokens", "epochs"):
+            require(getattr(self, name) >= 1, f"update.{name} must be at least 1")
+        require(0 < self.learning_rate < inf, "update.learning_rate must be finite and greater than 0")
         require(0 <= self.warmup <= 1, "update.warmup must lie in [0, 1]")
+        require(0 <= self.weight_decay < inf, "update.weight_decay must be finite and not negative")
+        clip = self.grad_clip
+        require(clip is None or clip > 0, "update.grad_clip must be greater than 0; inf is no limit")
+        require(all(0 <= beta < 1 for beta in self.betas), "update.betas must lie in [0, 1)")
 
 
 class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -264,8 +288,13 @@ class RunTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        require(self.steps >= 0, "run.steps must not be negative")
-        require(self.tokens >= 0, "run.tokens must not be negative")
+        for name in ("steps", "tokens", "eval_every"):
+            require(getattr(self, name) >= 0, f"run.{name} must not be negative")
+        for name in ("eval_tasks", "save_every"):
+            require(getattr(self, name) >= 1, f"run.{name} must be at least 1")
+        require(0 <= self.minutes < inf, "run.minutes must be finite and not negative; 0 is no limit")
+        require(0 <= self.seed < SEED_LIMIT, "run.seed must lie in [0, 2**53)")
+        require(0 <= self.eval_temperature < inf, "run.eval_temperature must be finite and not negative")
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

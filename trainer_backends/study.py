@@ -22,8 +22,10 @@ from typing import Any
 
 import msgspec
 
+from ..envs.core import SEED_LIMIT
 from ..envs.presets import config_names, read_config
 from ..errors import InvalidRequest, TurngymError, nearest
+from .algorithms.parts import require
 from .recipes import Recipe, RunTable, SamplingTable, UpdateTable, load_recipe, recipe_of
 
 Table = dict[str, Any]
@@ -49,6 +51,12 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     common: Table = {}
     summary: str = ""
     seeds: list[int] = msgspec.field(default_factory=lambda: [0, 1, 2])
+
+    def __post_init__(self) -> None:
+        require(bool(self.methods), "methods must name at least one")
+        require(bool(self.seeds), "seeds must name at least one")
+        require(len(set(self.seeds)) == len(self.seeds), "seeds must differ")
+        require(all(0 <= seed < SEED_LIMIT for seed in self.seeds), "seeds must lie in [0, 2**53)")
 
     def recipe(self, method: str) -> Recipe:
         """Return a method's recipe.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from turngym.envs.presets import load_preset
 from turngym.errors import InvalidRequest
 from turngym.trainer_backends.algorithms import parts
 from turngym.trainer_backends.recipes import Recipe, load_recipe, recipe_names
+from turngym.trainer_backends.torch_backend.command import changed
 
 LEAST = """
 [env]
@@ -90,6 +92,37 @@ def test_a_wrong_recipe_says_what_is_right(tmp_path: Path, text: str, words: str
     with pytest.raises(InvalidRequest) as caught:
         load_recipe(write(tmp_path, text))
     assert words in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("table", "values"),
+    [
+        ("model.new", ["vocabulary = 0", "length = 0", "episodes = 0"]),
+        ("model.lora", ["r = 0", "r = -4", "r = 1.5"]),
+        ("start", ["noise = 1.5", "episodes = 0", "epochs = 0", "batch = 0", "learning_rate = 0.0", "prompts = -1.0"]),
+        ("sampling", ["tasks = 0", "slots = 0", "max_tokens = 0", "max_prompt_tokens = 0", "temperature = inf"]),
+        ("sampling", ["temperature = nan", "top_p = 0.0", "top_p = 1.1", "top_k = -1"]),
+        ("critic", ["learning_rate = 0.0", "learning_rate = -1.0", "coefficient = -1.0", "clip = 0.0"]),
+        ("kl", ["coefficient = -1.0"]),
+        ("update", ["mini_batch = -1", "micro_tokens = 0", "epochs = 0", "learning_rate = 0.0", "learning_rate = inf"]),
+        ("update", ["warmup = 1.5", "weight_decay = -0.1", "grad_clip = 0.0", "grad_clip = -1.0", "grad_clip = nan"]),
+        ("update", ["betas = [2, 3]", "betas = [0.9, 1.0]", "betas = [-0.1, 0.9]"]),
+        ("run", ["steps = -1", "minutes = -1.0", "minutes = nan", "tokens = -1"]),
+        ("run", ["seed = -1", "seed = 9007199254740992", "eval_every = -1"]),
+        ("run", ["eval_tasks = 0", "eval_temperature = -0.1", "save_every = 0"]),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_range_is_named(tmp_path: Path, table: str, values: list[str]) -> None:
+    for value in values:
+        with pytest.raises(InvalidRequest) as caught:
+            load_recipe(write(tmp_path, f"{LEAST}[{table}]\n{value}"))
+        assert value.split()[0] in f"{caught.value}" and table.split(".")[0] in f"{caught.value}", value
+
+
+def test_a_gradient_may_be_of_any_norm(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, f"{LEAST}[update]\ngrad_clip = inf"))
+    assert recipe.update.grad_clip == math.inf
+    assert changed(recipe, {"update.grad_clip": None}).update.grad_clip is None
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

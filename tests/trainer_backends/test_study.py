@@ -156,6 +156,13 @@ def test_a_wrong_method_is_told_before_anything_is_trained(study: Path, wrong: s
     assert told in f"{caught.value.detail} {caught.value.hint}"
 
 
+@pytest.mark.parametrize("seeds", ["[]", "[1, 1]", "[-1]", "[9007199254740992]"])
+def test_seeds_that_cannot_be_are_refused(study: Path, seeds: str) -> None:
+    study.write_text(study.read_text().replace("[3]", seeds))
+    with pytest.raises(InvalidRequest, match="seeds"):
+        load_study(str(study))
+
+
 @pytest.mark.parametrize("name", config_names("studies"))
 def test_packaged_studies_load(name: str) -> None:
     assert load_study(name).summary
@@ -163,9 +170,11 @@ def test_packaged_studies_load(name: str) -> None:
 
 def test_one_setting_is_changed_at_any_depth(study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["train", str(tmp_path / "base.toml"), "--out", str(tmp_path / "run")]
-    assert main([*words, "--set", "env.config.size=4", "--set", "run.tokens=1", "--set", "run.steps=3"]) == 0
+    changes = ["env.config.size=4", "run.tokens=1", "run.steps=3", "update.grad_clip=inf"]
+    assert main([*words, *(word for change in changes for word in ("--set", change))]) == 0
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert recipe["env"]["config"] == {"size": 4}
+    assert recipe["update"]["grad_clip"] is None  # JSON has no infinity
     assert len(entries(tmp_path / "run", "train")) == 1  # so many tokens were sampled in the first step
     told = capfd.readouterr().out.splitlines()[-2:]
     assert [line.split(":")[0] for line in told] == ["Held-out success at step 0", "Held-out success at step 1"]

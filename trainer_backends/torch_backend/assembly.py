@@ -67,7 +67,7 @@ def claim(out: Path, recipe: Recipe) -> None:
             known = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=Recipe))
         except msgspec.DecodeError as error:
             raise RecordError(f"{path} is damaged: {error}.", hint="Name a new folder.") from error
-        now = msgspec.to_builtins(recipe)
+        now = msgspec.to_builtins(msgspec.json.decode(data, type=Recipe))  # JSON has no infinity: it is null in both
         # A run may be made longer.
         for each in (known, now):
             each["run"] = {**each["run"], "steps": 0, "minutes": 0, "tokens": 0}

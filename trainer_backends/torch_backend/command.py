@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TABLE.KEY=VALUE",
-        help="change one setting; VALUE in JSON, or a word",
+        help="change one setting; VALUE in JSON, inf, or a word",
     )
 
 
@@ -102,7 +103,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         try:
             found[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:
-            found[name] = value
+            found[name] = inf if value == "inf" else value  # JSON has no infinity
     for name in ("steps", "minutes", "seed"):
         if getattr(args, name) is not None:
             found[f"run.{name}"] = getattr(args, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -262,7 +263,8 @@ class Learner:
             for name, value in metrics.items():
                 # Losses add up over micro-batches, means are weighted by their tokens.
                 sums[name] = sums.get(name, 0.0) + float(value) * (1.0 if name.endswith("loss") else share)
-        norm = self.optimizer.clip(self.recipe.update.grad_clip)
+        most = self.recipe.update.grad_clip
+        norm = self.optimizer.clip(inf if most is None else most)
         self._check(norm, batch)
         self.optimizer.step(rate)
         self._check(nn.utils.get_total_norm(self.optimizer.params), batch, "The weights' norm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import subprocess
@@ -306,3 +307,12 @@ def test_what_cannot_be_is_refused_at_once(policy_folder: Path, preset_file: Pat
             recipe_of(policy_folder, preset_file, sampling={"tasks": 1, "max_tokens": 8, "rows": "trajectory"}),
             tmp_path / "c",
         )
+
+
+def test_a_run_without_a_limit_of_the_gradient_is_made_longer(
+    policy_folder: Path, preset_file: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(policy_folder, preset_file, update={"grad_clip": math.inf}, run={"steps": 1, "eval_tasks": 1})
+    run(recipe, tmp_path / "run")
+    run(msgspec.structs.replace(recipe, run=msgspec.structs.replace(recipe.run, steps=2)), tmp_path / "run")
+    assert [entry["step"] for entry in lines(tmp_path / "run", "train")] == [1, 2]
