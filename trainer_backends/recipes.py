@@ -21,6 +21,8 @@ import msgspec
 from ..client.policies.hosted import DEFAULT_KEY, Sampling
 from ..envs.core import SEED_LIMIT
 from ..envs.presets import EnvPreset, config_names, load_preset, read_config
+from ..envs.registry import get_spec, is_registered
+from ..envs.turn.prompts import get_style
 from ..errors import InvalidRequest
 from .algorithms import entropy, importance, kl, parts, value_loss
 from .algorithms.aggregate import Mode
@@ -411,6 +413,12 @@ def _contradictions(recipe: Recipe, method: Method) -> Iterator[str]:
         for need in getattr(part.module, "REQUIRES", ()):
             if not given[need]:
                 yield f"{part.kind} {part.id} needs {need}: {advice[need]}."
+    if recipe.sampling.rows == "trajectory" and not _grows(recipe.env.load()):
+        yield (
+            'sampling.rows = "trajectory" needs prompts that go on from the turn before, and those of '
+            f'{recipe.env.preset} are made anew: set sampling.rows = "turn", or a style that keeps the whole '
+            'conversation (env.turn.style = "think-answer", env.turn.memory = -1).'
+        )
     budget = getattr(method.token_control and method.token_control.config, "budget", None)
     if budget is not None and budget >= recipe.sampling.max_tokens:
         yield (
@@ -419,6 +427,19 @@ def _contradictions(recipe: Recipe, method: Method) -> Iterator[str]:
         )
     if recipe.update.old_logprobs == "sampled" and recipe.importance is not None:
         yield "[importance] corrects recomputed log-probabilities, and update.old_logprobs are taken as sampled."
+
+
+def _grows(preset: EnvPreset) -> bool:
+    """Return whether prompts may go on from one another; of an environment that only a hub knows they may."""
+    turn = preset.turn
+    if "style" not in turn and not is_registered(preset.env):
+        return True
+    style = get_style(turn["style"] if "style" in turn else get_spec(preset.env).style)
+    memory = style.memory if turn.get("memory") is None else turn["memory"]
+    kept = memory if isinstance(memory, int) and memory >= 0 else inf
+    limits = (turn.get("max_turns"), preset.config.get("max_steps"))
+    turns = min((limit for limit in limits if isinstance(limit, int)), default=inf)
+    return turns <= 1 + (kept if style.mode == "chat" else 0)
 
 
 def recipe_names() -> list[str]:

@@ -17,6 +17,7 @@ from turngym.client.policies import BasePolicy, Context
 from turngym.client.rollout import Job, rollout
 from turngym.client.sources import Wanted
 from turngym.envs.presets import EnvPreset
+from turngym.errors import InvalidRequest
 from turngym.records import Completion, Episode
 from turngym.trainer_backends.backend import Experience, TrainerBackend
 from turngym.trainer_backends.recipes import Recipe
@@ -125,6 +126,9 @@ def test_an_experience_holds_what_engines_with_a_loop_of_their_own_take(trainer:
     # TRL: one row a prompt, its tokens the first turn's prompt and all that follows; a style that grows is needed.
     from turngym.trainer_backends.torch_backend.batch import samples_of
 
+    longer = next(episode for episode in episodes if len(episode.turns) > 1)
+    with pytest.raises(InvalidRequest, match="does not go on"):
+        list(samples_of(longer, "trajectory"))
     growing = [msgspec.structs.replace(episode, turns=episode.turns[:1]) for episode in episodes]
     for episode in growing:
         (row,) = samples_of(episode, "trajectory")

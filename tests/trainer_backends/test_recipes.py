@@ -125,6 +125,47 @@ def test_a_gradient_may_be_of_any_norm(tmp_path: Path) -> None:
     assert changed(recipe, {"update.grad_clip": None}).update.grad_clip is None
 
 
+GROWING = """
+[env]
+preset = "PRESET"
+[env.turn]
+TURN
+[credit]
+id = "grpo"
+[sampling]
+rows = "trajectory"
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "turn", "fits"),
+    [
+        ("ragen-sokoban", "", True),
+        ("t2po-sokoban", "", False),
+        ("t2po-sokoban", "max_turns = 1", True),
+        ("t2po-sokoban", 'style = "think-answer"', False),  # the preset's memory forgets turns
+        ("t2po-sokoban", 'style = "think-answer"\nmemory = -1\nprompt = {}', True),
+        ("ragen-sokoban", "memory = 2", False),
+        ("ragen-sokoban", "memory = 4", True),
+        ("ragen-sokoban", 'style = "meta-tags"', False),
+    ],
+)
+def test_whole_trajectories_need_prompts_that_grow(tmp_path: Path, preset: str, turn: str, fits: bool) -> None:
+    path = write(tmp_path, GROWING.replace("PRESET", preset).replace("TURN", turn))
+    if fits:
+        assert load_recipe(path).sampling.rows == "trajectory"
+    else:
+        with pytest.raises(InvalidRequest, match=r"go on from the turn before.*env.turn.memory = -1"):
+            load_recipe(path)
+
+
+def test_what_only_a_hub_knows_is_left_to_training(tmp_path: Path) -> None:
+    preset = tmp_path / "elsewhere.toml"
+    preset.write_text('env = "known-elsewhere"')
+    path = write(tmp_path, GROWING.replace("PRESET", str(preset)).replace("TURN", ""))
+    assert load_recipe(path).sampling.rows == "trajectory"
+
+
 def test_an_unknown_recipe_names_the_nearest() -> None:
     with pytest.raises(InvalidRequest) as caught:
         load_recipe("t2po-webshp")

@@ -302,11 +302,8 @@ def test_what_cannot_be_is_refused_at_once(policy_folder: Path, preset_file: Pat
         Trainer(recipe_of(policy_folder, preset_file, model={}), tmp_path / "a")
     with pytest.raises(InvalidRequest, match="No model at"):
         Trainer(recipe_of(policy_folder, preset_file, model={"path": str(tmp_path / "nothing")}), tmp_path / "b")
-    with pytest.raises(InvalidRequest, match="does not go on"):
-        run(
-            recipe_of(policy_folder, preset_file, sampling={"tasks": 1, "max_tokens": 8, "rows": "trajectory"}),
-            tmp_path / "c",
-        )
+    with pytest.raises(InvalidRequest, match="go on from the turn before"):
+        Trainer(recipe_of(policy_folder, preset_file, sampling={"rows": "trajectory"}), tmp_path / "c")
 
 
 def test_a_run_without_a_limit_of_the_gradient_is_made_longer(
