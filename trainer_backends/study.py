@@ -163,6 +163,11 @@ def run(args: argparse.Namespace) -> int:
         for name in config_names("studies"):
             print(f"{name:<24} {load_study(name).summary}")
         return 0
+    if args.jobs < 0:
+        raise InvalidRequest(f"--jobs is {args.jobs}.", hint="Give a number of runs, or 0 for one a core.")
+    from .torch_backend.loading import device_of
+
+    device = device_of(args.device)
     study = load_study(args.study)
     for method in args.method:
         study.recipe(method)
@@ -171,8 +176,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = list(runs(study, out, args.method))
     signal.signal(signal.SIGTERM, _interrupted)
     starts = {each.start.out: each.start for each in wanted if each.start is not None and not _finished(each)}
-    failed = _train(list(starts.values()), jobs, args.device)
-    failed |= {} if failed else _train(wanted, jobs, args.device)
+    failed = _train(list(starts.values()), jobs, device)
+    failed |= {} if failed else _train(wanted, jobs, device)
     _compare([each for each in wanted if (each.out / "metrics.jsonl").is_file()], out)
     for name, error in failed.items():
         print(f"{name}: {error}", file=sys.stderr)

@@ -163,6 +163,17 @@ def test_seeds_that_cannot_be_are_refused(study: Path, seeds: str) -> None:
         load_study(str(study))
 
 
+@pytest.mark.parametrize(
+    ("words", "told"), [(["--jobs", "-1"], "--jobs is -1"), (["--device", "cuda:99"], "CUDA device")]
+)
+def test_wrong_options_are_told_before_anything_is_written(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["study", str(study), "--out", str(tmp_path / "runs"), *words]) == 1
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists() and not (tmp_path / "starts").exists()
+
+
 @pytest.mark.parametrize("name", config_names("studies"))
 def test_packaged_studies_load(name: str) -> None:
     assert load_study(name).summary

@@ -19,6 +19,7 @@ from ..recipes import Recipe, load_recipe, recipe_names, recipe_of
 from ..watching.folder import read_run
 from ..watching.progress import held_out, watch
 from ..watching.report import write_report
+from . import check_packages
 
 DEFAULT_ROOT = "runs"
 
@@ -68,13 +69,18 @@ def run(args: argparse.Namespace) -> int:
 def train(
     recipe: Recipe, out: Path, *, model: str | None = None, url: str | None = None, device: str = "", label: str = ""
 ) -> Mapping[str, Any]:
-    """Train and write the report; return the last evaluation."""
-    import torch
+    """Train and write the report; return the last evaluation.
 
+    Raises:
+        MissingExtra: a package that the recipe needs is not installed.
+        InvalidRequest: torch sees no such device; errors as for :class:`~.trainer.Trainer`.
+    """
+    check_packages("transformers", *(["peft"] if recipe.model.lora is not None else []))
     from .assembly import alone
+    from .loading import device_of
     from .trainer import Trainer
 
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = device_of(device)
     with alone(out), watch(recipe, out, label, device=chosen) as report:
         trainer = Trainer(recipe, out, model=model, url=url, device=chosen, report=report)
         try:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...client.policies import Context, Policy, Sampling, folders
-from ...errors import InvalidRequest, MissingExtra
+from ...errors import InvalidRequest
 from ...records import Completion
+from . import check_packages
 
 if TYPE_CHECKING:
     from .policy import TorchPolicy
@@ -25,11 +26,10 @@ class FolderLoader:
     def load(self, folder: str, *, name: str, sampling: Sampling, device: str, concurrency: int) -> Policy:
         """Return the policy; what ``sampling`` leaves open is the model's own setting, else 1, 1 and 0."""
         loading, engine = _module("loading"), _module("engine")
-        torch = importlib.import_module("torch")
         for option in ("stop", "extra"):
             if getattr(sampling, option):
                 raise InvalidRequest(f"A folder's policy takes no {option}.", hint="Leave it out.")
-        chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        chosen = loading.device_of(device)
         model, tokenizer = loading.load_model(folder, chosen)
         loading.set_threads(model, chosen)
         generator = engine.Engine(model, loading.end_tokens(model, tokenizer), slots=concurrency)
@@ -77,12 +77,8 @@ def _module(name: str) -> Any:
     Raises:
         MissingExtra: torch or transformers is not installed.
     """
-    try:
-        return importlib.import_module(f".{name}", __package__)
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"A folder's policy needs {error.name}.", hint='Run: pip install "turngym[torch]"'
-        ) from error
+    check_packages("torch", "transformers")
+    return importlib.import_module(f".{name}", __package__)
 
 
 folders.register(FolderLoader())

@@ -14,12 +14,33 @@ from torch import nn
 
 from ...errors import InvalidRequest
 from ..recipes import ModelTable
-from . import checkpoint
+from . import check_packages, checkpoint
+from .new_policy import empty_folder
 
 SMALL = 20_000_000
 """Parameters below which a model generates on one thread of the CPU."""
 ADAPTER = "adapter_config.json"
 """The file by which peft knows a folder of adapters."""
+
+
+def device_of(name: str) -> str:
+    """Return the device of that name; "" is the GPU where torch sees one, else the CPU.
+
+    Raises:
+        InvalidRequest: torch sees no such device.
+    """
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not name:
+        return "cuda" if seen else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
+        raise InvalidRequest(f"No device {name!r:.60}.", hint="Name cpu or cuda.")
+    if kind == "cuda" and int(number or 0) >= seen:
+        raise InvalidRequest(
+            f"torch sees {seen or 'no'} CUDA device{'s' * (seen > 1)}, and {name} was named.",
+            hint="Name cpu, or install the GPU's driver and a torch that is built for CUDA.",
+        )
+    return name if kind == "cuda" else kind
 
 
 def load_model(
@@ -39,6 +60,7 @@ def load_model(
 
     Raises:
         InvalidRequest: there is no such model, or it has no chat template.
+        MissingExtra: there are adapters, and peft is not installed.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -88,6 +110,7 @@ def _adapted(model: Any, path: str, lora: dict[str, Any] | None, seed: int) -> A
     there = (Path(path) / ADAPTER).is_file()
     if not there and lora is None:
         return model
+    check_packages("peft")
     import peft
 
     with warnings.catch_warnings(), torch.random.fork_rng():
@@ -160,10 +183,10 @@ def export(path: str, out: Path) -> None:
         out: the folder to make; it must not exist or be empty.
 
     Raises:
-        InvalidRequest: there is no policy, or ``out`` holds something.
+        InvalidRequest: there is no policy, or ``out`` holds something or cannot be made.
     """
-    if out.exists() and any(out.iterdir()):
-        raise InvalidRequest(f"{out} is not empty.", hint="Name a new folder.")
-    model, tokenizer = load_model(policy_folder(path), "cpu", dtype="auto")
+    folder = policy_folder(path)
+    empty_folder(out)
+    model, tokenizer = load_model(folder, "cpu", dtype="auto")
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...envs.core import stable_rng
+from ...envs.core import check_seed, stable_rng
 from ...envs.presets import EnvPreset
 from ...envs.turn.grammar import GRAMMARS
 from ...errors import InvalidRequest, nearest
@@ -83,6 +83,26 @@ def tags() -> list[str]:
     return [mark for name in sorted(names) for mark in (f"<{name}>", f"</{name}>")]
 
 
+def least_vocabulary() -> int:
+    """Return how many tokens every vocabulary has: the marks of the chat, all bytes and the tags."""
+    return len((PAD, START, END)) + 256 + len(tags())
+
+
+def empty_folder(out: Path) -> None:
+    """Make a folder, or take one that is there and empty.
+
+    Raises:
+        InvalidRequest: it holds something, or cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        empty = not any(out.iterdir())
+    except OSError as error:
+        raise InvalidRequest(f"{out} cannot be made: {error.strerror}.", hint="Name a new folder.") from error
+    if not empty:
+        raise InvalidRequest(f"{out} is not empty.", hint="Name a new folder.")
+
+
 def learn_tokenizer(lines: Iterable[str], vocabulary: int) -> Any:
     """Return a byte-level BPE tokenizer (``PreTrainedTokenizerFast``) with chat template and tags."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -127,7 +147,7 @@ def new_policy(
         preset: environment whose words it speaks.
         out: the folder; it must not exist or be empty.
         size: a key of ``SIZES``.
-        vocabulary: tokens at most; a world with few words gets fewer.
+        vocabulary: tokens at most; a world with few words gets fewer. At least :func:`least_vocabulary`.
         length: positions of the model.
         episodes: training episodes from which the words are learnt.
         seed: of the weights.
@@ -136,7 +156,7 @@ def new_policy(
         What was made: parameters, vocabulary, tokens of a prompt and of an expert's reply (means).
 
     Raises:
-        InvalidRequest: no such size, or the folder holds something.
+        InvalidRequest: no such size, a number that is too small, or the folder holds something or cannot be made.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -145,8 +165,12 @@ def new_policy(
     disable_progress_bar()  # type: ignore[no-untyped-call]
     if size not in SIZES:
         raise InvalidRequest(f"No size {size!r:.60}.", hint=nearest(size, SIZES))
-    if out.exists() and any(out.iterdir()):
-        raise InvalidRequest(f"{out} is not empty.", hint="Name a new folder.")
+    least = {"vocabulary": least_vocabulary(), "length": 1, "episodes": 1}
+    for name, value in (("vocabulary", vocabulary), ("length", length), ("episodes", episodes)):
+        if value < least[name]:
+            raise InvalidRequest(f"A policy with {name} {value} cannot be made.", hint=f"Give at least {least[name]}.")
+    check_seed(seed)
+    empty_folder(out)
     lines = list(texts(preset, episodes, seed))
     tokenizer = learn_tokenizer(lines, vocabulary)
     shape = SIZES[size]
@@ -168,7 +192,6 @@ def new_policy(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     lengths = [len(ids) for ids in tokenizer(lines)["input_ids"]]

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ...envs.presets import load_preset, preset_names
+from . import check_packages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the folder."""
+    """Make the folder.
+
+    Raises:
+        MissingExtra: torch or transformers is not installed.
+    """
+    check_packages("torch", "transformers")
     if args.action == "export":
         from .loading import export
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -89,6 +88,7 @@ def test_what_is_no_policy_is_refused(long_policy: Path, tmp_path: Path, capsys:
     assert "holds no model" in error("--policy", str(tmp_path / "empty"))
     (tmp_path / "young" / "checkpoints").mkdir(parents=True)
     assert "no checkpoint yet" in error("--policy", str(tmp_path / "young"))
+    assert "CUDA device" in error("--policy", str(long_policy), "--device", "cuda:99")
     assert "--max-tokens" in error("--policy", str(long_policy), "--max-tokens", "4096")
     assert "No policy 'exprt'" in error("--policy", "exprt")
     mute = tmp_path / "mute"
@@ -101,11 +101,57 @@ def test_what_is_no_policy_is_refused(long_policy: Path, tmp_path: Path, capsys:
     assert "No model at" in error("--policy", str(broken), "--max-tokens", "4")
 
 
-def test_without_torch_the_extra_is_named(long_policy: Path) -> None:
-    words = ["eval", *ENV, "--policy", str(long_policy)]
-    script = (
-        f"import sys; sys.modules['torch'] = None\nfrom turngym.cli import main\nsys.exit(main({json.dumps(words)}))"
+NEW = ["policy", "new", "--env", "compact-frozen-lake", "--size", "tiny", "--episodes", "2"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--vocabulary", "0"],
+        ["--vocabulary", "10"],
+        ["--vocabulary", "200"],
+        ["--length", "0"],
+        ["--episodes", "0"],
+        ["--seed", "-1"],
+    ],
+)
+def test_a_policy_that_cannot_be_made_is_refused(words: list[str], tmp_path: Path, capsys: Any) -> None:
+    assert main([*NEW, "--out", str(tmp_path / "new"), *words]) == 1
+    told = capsys.readouterr().err
+    assert f"{words[0].removeprefix('--')} {words[1]}" in told and len(told.splitlines()) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(long_policy: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").write_text("mine")
+    for words in (NEW, ["policy", "export", str(long_policy)]):
+        for out in ("file", "file/inside"):
+            assert main([*words, "--out", str(tmp_path / out)]) == 1
+            assert f"{out} cannot be made" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("torch", ["eval", *ENV, "--policy", "POLICY"]),
+        ("transformers", ["eval", *ENV, "--policy", "POLICY"]),
+        ("torch", [*NEW, "--out", "OUT"]),
+        ("transformers", [*NEW, "--out", "OUT"]),
+        ("torch", ["policy", "export", "POLICY", "--out", "OUT"]),
+        ("torch", ["train", "small", "--out", "OUT"]),
+        ("transformers", ["train", "small", "--out", "OUT"]),
+        ("peft", ["train", "small", "--out", "OUT", "--set", 'model.lora={"r": 4}']),
+    ],
+)
+def test_the_extra_that_is_missing_is_named(package: str, words: list[str], long_policy: Path, tmp_path: Path) -> None:
+    given = {"POLICY": str(long_policy), "OUT": str(tmp_path / "out")}
+    words = [given.get(word, word) for word in words]
+    script = f"import sys; sys.modules[{package!r}] = None\nfrom turngym.cli import main\nsys.exit(main({words!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
-    assert 'pip install "turngym[torch]"' in done.stderr
+    assert package in done.stderr and 'pip install "turngym[torch]"' in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert not (tmp_path / "out").exists()

@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="torch: pip install 'turngym[torch]'")
 import msgspec
 import torch
 
+from turngym.cli import main
 from turngym.errors import InvalidRequest
 from turngym.records import read_episodes
 from turngym.trainer_backends.recipes import Recipe
@@ -304,6 +305,16 @@ def test_what_cannot_be_is_refused_at_once(policy_folder: Path, preset_file: Pat
         Trainer(recipe_of(policy_folder, preset_file, model={"path": str(tmp_path / "nothing")}), tmp_path / "b")
     with pytest.raises(InvalidRequest, match="go on from the turn before"):
         Trainer(recipe_of(policy_folder, preset_file, sampling={"rows": "trajectory"}), tmp_path / "c")
+
+
+@pytest.mark.parametrize(("device", "told"), [("cuda", "torch sees no CUDA device"), ("gpu", "No device 'gpu'")])
+def test_a_device_that_is_not_there_is_told_before_anything_is_written(
+    device: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["train", "small", "--device", device, "--out", str(tmp_path / "run")]) == 1
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_without_a_limit_of_the_gradient_is_made_longer(
