@@ -33,12 +33,6 @@ class FolderLoader:
         model, tokenizer = loading.load_model(folder, chosen)
         loading.set_threads(model, chosen)
         generator = engine.Engine(model, loading.end_tokens(model, tokenizer), slots=concurrency)
-        limit = generator.decoder.limit
-        if not 0 < sampling.max_tokens < limit:
-            raise InvalidRequest(
-                f"The model takes {limit} tokens in all, and replies may have {sampling.max_tokens or 'any number'}.",
-                hint=f"Give --max-tokens a number well below {limit}.",
-            )
         policy: TorchPolicy = _module("policy").TorchPolicy(
             generator, tokenizer, _settings(model, sampling), seed=sampling.seed or 0, name=name
         )

@@ -10,6 +10,7 @@ import torch
 
 from ...client.policies.base import BasePolicy, Context
 from ...client.policies.hosted import OVERFLOW
+from ...errors import InvalidRequest
 from ...records import Completion, Message
 from .engine import Engine, Request
 from .sampling import Sampling
@@ -29,6 +30,9 @@ class TorchPolicy(BasePolicy):
 
     Attributes:
         version: of the weights, kept with every completion.
+
+    Raises:
+        InvalidRequest: a reply may fill the model's context and leave no room for a prompt.
     """
 
     def __init__(
@@ -42,6 +46,12 @@ class TorchPolicy(BasePolicy):
         name: str = "policy",
         max_prompt_tokens: int | None = None,
     ) -> None:
+        limit = engine.decoder.limit
+        if not 0 < sampling.max_tokens < limit:
+            raise InvalidRequest(
+                f"The model takes {limit} tokens in all, and replies may have {sampling.max_tokens or 'any number'}.",
+                hint=f"Give --max-tokens, in a recipe sampling.max_tokens, a number well below {limit}.",
+            )
         self.engine = engine
         self.tokenizer = tokenizer
         self.sampling = sampling
@@ -51,11 +61,16 @@ class TorchPolicy(BasePolicy):
         self.max_prompt_tokens = max_prompt_tokens
         self.version = 0
 
+    @property
+    def room(self) -> int:
+        """Tokens that a prompt may have."""
+        left = self.engine.decoder.limit - self.sampling.max_tokens
+        return min(left, self.max_prompt_tokens or left)
+
     async def act(self, context: Context) -> Completion:
         """Return the next reply; its ``info`` counts the samples of this turn that were thrown away."""
         prompt = self.prompt(context)
-        limit = self.engine.decoder.limit - self.sampling.max_tokens
-        if len(prompt) > min(limit, self.max_prompt_tokens or limit):
+        if len(prompt) > self.room:
             return Completion("", prompt_ids=prompt, finish_reason=OVERFLOW, prompt_tokens=len(prompt))
         rng = context.rng(self.seed)
         if self.turn_control is not None:

@@ -17,6 +17,7 @@ import torch
 
 from ...client.evaluation.metrics import measure, summarise
 from ...client.policies import Policy
+from ...client.policies.hosted import OVERFLOW
 from ...client.rollout import Job
 from ...client.sources import HubSource, LocalSource, Source, Wanted
 from ...envs.core import stable_rng
@@ -245,6 +246,7 @@ class Trainer(TrainerBackend):
         before = (engine.generated, engine.prefilled, engine.seconds)
         experience, kept = await self._collect(source, groups)
         clock.lap("rollout_seconds")
+        self._check_room(experience.episodes)
         metrics = measures(experience.episodes) | tree_measures(experience.trees)
         sampled = engine.generated - before[0] + sampled_tokens(kept)
         self.tokens += sampled
@@ -256,6 +258,15 @@ class Trainer(TrainerBackend):
         metrics |= clock.laps | self.update(experience)
         self._file(experience.episodes)
         self._log("train", metrics | memory(self.learner.device))
+
+    def _check_room(self, episodes: Sequence[Episode]) -> None:
+        """Check that some reply was sampled in this run: where no prompt fits, training would learn nothing."""
+        ends = {each.turns[0].completion.finish_reason if each.turns else "" for each in episodes}
+        if ends == {OVERFLOW} and not self.tokens and not self.policy.engine.generated:
+            raise InvalidRequest(
+                f"No prompt fits: all {len(episodes)} have more than {self.policy.room} tokens.",
+                hint="Lower sampling.max_tokens, raise sampling.max_prompt_tokens, or name a model that takes more.",
+            )
 
     def _groups(self, size: int) -> list[Group]:
         """Return the tasks of this step: every task once before any comes again, in an order of the run's seed."""

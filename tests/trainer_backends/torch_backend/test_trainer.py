@@ -305,6 +305,11 @@ def test_what_cannot_be_is_refused_at_once(policy_folder: Path, preset_file: Pat
         Trainer(recipe_of(policy_folder, preset_file, model={"path": str(tmp_path / "nothing")}), tmp_path / "b")
     with pytest.raises(InvalidRequest, match="go on from the turn before"):
         Trainer(recipe_of(policy_folder, preset_file, sampling={"rows": "trajectory"}), tmp_path / "c")
+    # The model has 256 positions.
+    with pytest.raises(InvalidRequest, match=r"takes 256 tokens in all, and replies may have 256\..*max_tokens"):
+        Trainer(recipe_of(policy_folder, preset_file, sampling={"max_tokens": 256}), tmp_path / "d")
+    with pytest.raises(InvalidRequest, match=r"No prompt fits: all 4 have more than 1 tokens.*max_prompt_tokens"):
+        run(recipe_of(policy_folder, preset_file, sampling={"tasks": 2, "max_tokens": 255}), tmp_path / "e")
 
 
 @pytest.mark.parametrize(("device", "told"), [("cuda", "torch sees no CUDA device"), ("gpu", "No device 'gpu'")])
