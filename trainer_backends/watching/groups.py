@@ -83,8 +83,12 @@ class Group:
         return self._interval(values, name)
 
     def first(self, name: str) -> Estimate | None:
-        """Return the first value of a number, with its interval over several runs; None where no run has it."""
-        values = [points[0][1] for run in self.runs if (points := run.points(name)) and math.isfinite(points[0][1])]
+        """Return a number before training, with its interval over several runs; None where no run has it.
+
+        A run that has not been evaluated again since step 0 has no before and after.
+        """
+        found = [points for run in self.runs if len(points := run.points(name)) > 1 and points[0][0] == 0]
+        values = [points[0][1] for points in found if math.isfinite(points[0][1])]
         return self._interval(values, name) if values else None
 
     def _interval(self, values: Sequence[float], name: str) -> Estimate:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def test_a_single_run_has_its_own_interval(make_run: Make) -> None:
     assert found is not None and (found.mean, found.low, found.high) == (0.6, 0.5, 0.7)
     assert only.line("eval_success", "p0").band[-1] == (30, 0.5, 0.7)
     assert only.final("kl") is None
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "before"), [((0, 10, 30), 0.2), ((0,), None), ((30,), None), ((10, 30), None), ((), None)]
+)
+def test_before_is_an_evaluation_at_step_0(make_run: Make, evaluated: tuple[int, ...], before: float | None) -> None:
+    folder = make_run()
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    entries = [(line, json.loads(line)) for line in lines]
+    left = [line for line, entry in entries if entry["kind"] != "eval" or entry["step"] in evaluated]
+    (folder / "metrics.jsonl").write_text("".join(left))
+    (only,) = group([read_run(folder)])
+    found = only.first("eval_success")
+    assert (found and found.mean) == before
 
 
 def test_runs_of_different_length_are_averaged_as_far_as_all_go(make_run: Make) -> None:
