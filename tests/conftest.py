@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from hypothesis import settings
 
 # Small models run best on one thread, and tests run beside each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell's background jobs ignore interrupts, and so would the processes that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # How fast an example runs says more about the machine than about the code.
 settings.register_profile("turngym", deadline=None)
 settings.load_profile("turngym")

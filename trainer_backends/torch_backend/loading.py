@@ -15,7 +15,7 @@ from torch import nn
 from ...errors import InvalidRequest
 from ..recipes import ModelTable
 from . import check_packages, checkpoint
-from .new_policy import empty_folder
+from .new_policy import empty_folder, write
 
 SMALL = 20_000_000
 """Parameters below which a model generates on one thread of the CPU."""
@@ -184,9 +184,9 @@ def export(path: str, out: Path) -> None:
 
     Raises:
         InvalidRequest: there is no policy, or ``out`` holds something or cannot be made.
+        RecordError: the disk refused.
     """
     folder = policy_folder(path)
     empty_folder(out)
     model, tokenizer = load_model(folder, "cpu", dtype="auto")
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    write(model, tokenizer, out)

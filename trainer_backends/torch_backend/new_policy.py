@@ -17,7 +17,7 @@ import msgspec
 from ...envs.core import check_seed, stable_rng
 from ...envs.presets import EnvPreset
 from ...envs.turn.grammar import GRAMMARS
-from ...errors import InvalidRequest, nearest
+from ...errors import InvalidRequest, RecordError, nearest
 
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
@@ -101,6 +101,23 @@ def empty_folder(out: Path) -> None:
         raise InvalidRequest(f"{out} cannot be made: {error.strerror}.", hint="Name a new folder.") from error
     if not empty:
         raise InvalidRequest(f"{out} is not empty.", hint="Name a new folder.")
+
+
+def write(model: Any, tokenizer: Any, out: Path) -> None:
+    """Write a plain Hugging Face folder.
+
+    Raises:
+        RecordError: the disk refused.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    except (OSError, SafetensorError) as error:
+        raise RecordError(
+            f"{out} could not be written: {error}.", hint="Free disk space, or name a folder elsewhere."
+        ) from error
 
 
 def learn_tokenizer(lines: Iterable[str], vocabulary: int) -> Any:
@@ -192,8 +209,7 @@ def new_policy(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    write(model, tokenizer, out)
     lengths = [len(ids) for ids in tokenizer(lines)["input_ids"]]
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

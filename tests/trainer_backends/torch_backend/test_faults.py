@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from turngym import cli
+from turngym.envs.presets import load_preset
 from turngym.errors import InvalidRequest, RecordError
 from turngym.records import Completion, Episode, Turn
 from turngym.trainer_backends.recipes import Recipe
@@ -22,6 +23,7 @@ from turngym.trainer_backends.torch_backend import assembly, checkpoint, command
 from turngym.trainer_backends.torch_backend import trainer as training
 from turngym.trainer_backends.torch_backend.learner import Diverged
 from turngym.trainer_backends.torch_backend.measures import measures
+from turngym.trainer_backends.torch_backend.new_policy import new_policy
 from turngym.trainer_backends.torch_backend.trainer import Trainer
 
 from .test_trainer import lines, recipe_of, run, weights
@@ -65,6 +67,13 @@ def test_a_full_disk_leaves_the_older_checkpoint(
         trainer.save()
     assert "Free disk space" in caught.value.hint
     assert sorted((tmp_path / "run" / "checkpoints").iterdir()) == [kept]
+
+
+def test_a_full_disk_under_a_new_policy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SafetensorError("I/O error: No space left on device")
+    monkeypatch.setattr("transformers.Qwen3ForCausalLM.save_pretrained", raising(error))
+    with pytest.raises(RecordError, match="No space left"):
+        new_policy(load_preset("compact-frozen-lake"), tmp_path / "policy")
 
 
 def test_a_full_disk_is_said_wherever_it_is_met(
@@ -236,7 +245,7 @@ def test_two_processes_do_not_train_in_one_folder(policy_folder: Path, preset_fi
 def test_a_recipe_may_be_corrected_until_something_was_trained(
     policy_folder: Path, preset_file: Path, tmp_path: Path
 ) -> None:
-    new = {"new": {"size": "tiny", "length": 256, "vocabulary": 200}}
+    new = {"new": {"size": "tiny", "length": 256, "vocabulary": 400}}
     Trainer(recipe_of(policy_folder, preset_file, model=new), tmp_path / "run")
     small = recipe_of(policy_folder, preset_file, model={"new": {**new["new"], "length": 512}})
     trainer = Trainer(small, tmp_path / "run")

@@ -29,14 +29,14 @@ def episode(name: str, *tokens: int) -> Episode:
     return Episode(name, "sokoban", "train/0", 0, turns=turns, status="terminated", group="g")
 
 
-def grown() -> Grown:
+def grown(group: str = "") -> Grown:
     """Return two turns in the first state: one ends the episode, two follow the other."""
     tree = Tree()
     shared = tree.draw(tree.root)
     shared.status = "inner"
     alone = ended(tree, tree.root, 1.0)
     leaves = [alone, ended(tree, shared, 0.0), ended(tree, shared, 1.0)]
-    episodes = [episode("alone", 2), episode("first", 2, 1), episode("second", 2, 3)]
+    episodes = [episode(f"{group}alone", 2), episode(f"{group}first", 2, 1), episode(f"{group}second", 2, 3)]
     return Grown(SimpleNamespace(tree=tree), episodes, [leaf.number for leaf in leaves])
 
 
@@ -52,13 +52,13 @@ def test_a_shared_turn_is_one_row_with_the_weight_of_its_leaves() -> None:
 
 
 def test_without_merging_every_leaf_has_all_of_its_turns() -> None:
-    two = [grown(), grown()]
+    two = [grown("a."), grown("b.")]
     chosen = [two[0].episodes[2], two[1].episodes[0]]
     rows, extra = samples_of_trees(chosen, two, "turn", merged=False)
     assert [(row.episode.id, row.nodes) for row in rows] == [
-        ("second", [1, 1]),
-        ("second", [4, 4, 4]),
-        ("alone", [7, 7]),  # numbers go on over the trees
+        ("a.second", [1, 1]),
+        ("a.second", [4, 4, 4]),
+        ("b.alone", [7, 7]),  # numbers go on over the trees
     ]
     assert all(row.weight is None for row in rows)
     assert list(extra) == ["segment_ids_BT"]

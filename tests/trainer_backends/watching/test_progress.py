@@ -104,13 +104,13 @@ def test_waiting_and_resuming_are_said() -> None:
     where = console()
     with Progress(recipe(), where) as shown:
         shown.hear("resumed", {"step": 7})
-        shown.hear("waiting", {"episodes": 3.0})
+        shown.hear("waiting", {"episodes": 3.0, "why": "The hub is full."})
         shown.hear("waiting", {})
         shown.hear("start", {"start_loss": 0.5, "epoch": 1.25})
     assert printed(where).splitlines() == [
         "Resumed after step 7.",
-        "The environment server does not answer; waiting for it. 3 episodes will be played again.",
-        "The environment server does not answer; waiting for it.",
+        "The hub is full. Waiting for the environment server. 3 episodes will be played again.",
+        "Waiting for the environment server.",
         "start, start_loss 0.5, epoch 1.25",
     ]
 
