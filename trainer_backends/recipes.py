@@ -13,7 +13,7 @@ Everything is checked when a recipe is read: unknown names, values out of range,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf
+from math import inf, isfinite
 from typing import Any, Literal
 
 import msgspec
@@ -169,6 +169,7 @@ class StartTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         for name in ("episodes", "epochs", "batch"):
             require(getattr(self, name) >= 1, f"start.{name} must be at least 1")
         require(0 < self.learning_rate < inf, "start.learning_rate must be finite and greater than 0")
+        require(isfinite(self.threshold), "start.threshold must be finite")
         require(0 <= self.prompts < inf, "start.prompts must be finite and not negative")
         expert = not self.tags or self.policy == "expert"
         require(expert, 'start.tags says who writes the thoughts of an expert: set start.policy = "expert"')

@@ -19,6 +19,7 @@ from ..algorithms import parts
 from ..recipes import Method, Recipe
 from . import checkpoint
 from .engine import Engine
+from .lines import naming
 from .loading import end_tokens, load_model
 from .new_policy import new_policy
 from .policy import TorchPolicy
@@ -49,8 +50,13 @@ def alone(out: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def claim(out: Path, recipe: Recipe) -> None:
+def claim(out: Path, recipe: Recipe, model: str | None = None) -> None:
     """Make a run's folder, and note its recipe there.
+
+    Args:
+        out: the folder.
+        recipe: of the run.
+        model: policy to begin with, if it is not the recipe's.
 
     Raises:
         InvalidRequest: the folder holds a run of another recipe.
@@ -59,8 +65,8 @@ def claim(out: Path, recipe: Recipe) -> None:
     path = out / "recipe.json"
     data = msgspec.json.format(msgspec.json.encode(recipe), indent=1)
     if checkpoint.newest(out / "checkpoints") is None:
-        # Nothing was trained here yet: the recipe may still be corrected, and the policy with it.
-        if path.is_file() and path.read_bytes() != data:
+        # Nothing was trained here yet: the recipe may still be corrected, and with it the policy that was made for it.
+        if path.is_file() and path.read_bytes() != data and not (model or recipe.model.path) and _made(path):
             shutil.rmtree(out / "policy", ignore_errors=True)
     elif path.is_file() and path.read_bytes() != data:
         try:
@@ -75,7 +81,17 @@ def claim(out: Path, recipe: Recipe) -> None:
                 each["start"] = {**each["start"], "teacher": {**each["start"]["teacher"], "base_url": ""}}
         if known != now:
             raise InvalidRequest(f"{out} holds a run of another recipe.", hint="Name a new folder.")
-    path.write_bytes(data)
+    with naming(path):
+        path.write_bytes(data)
+
+
+def _made(path: Path) -> bool:
+    """Return whether the policy in a run's folder was made for the recipe noted there."""
+    try:
+        table = msgspec.json.decode(path.read_bytes())["model"]
+        return bool(table["new"]) and not table["path"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return False
 
 
 def new_policy_of(recipe: Recipe, preset: EnvPreset, out: Path) -> str:

@@ -79,9 +79,10 @@ def path_of(folder: Path, step: int) -> Path:
 
 def forget_later(folder: Path, step: int) -> None:
     """Remove the checkpoints after a step."""
-    for path in found(folder):
+    for path in list(found(folder)):
         if path > path_of(folder, step):
-            shutil.rmtree(path)
+            path.rename(path.with_name(f".old-{path.name}"))
+    _sweep(folder)
 
 
 def _sweep(folder: Path) -> None:

@@ -95,7 +95,7 @@ async def tree(policy: TorchPolicy, group: Group, part: Part, source: Source, vo
     while True:
         try:
             return await _grown(policy, group, part, source, vocabulary)
-        except AWAY as error:
+        except (*AWAY, CapacityReached) as error:  # no room for a fork ends a branch, none for the root comes here
             await wait(1, error.detail)
         except BaseExceptionGroup as errors:
             away, other = errors.split(AWAY)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ...errors import RecordError
 from ...records import Episode
 
 
@@ -30,6 +32,21 @@ def in_order(episodes: Sequence[Episode]) -> list[Episode]:
     return sorted(episodes, key=key)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file that the disk refused to take.
+
+    Raises:
+        RecordError: it did.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(
+            f"Cannot write {path}: {error.strerror}.", hint="Free disk space, then run the command again."
+        ) from error
+
+
 def keep_lines(path: Path, wanted: Callable[[bytes], bool]) -> None:
     """Rewrite a file of lines with the wanted ones and those that cannot be read; a last one cut off is dropped."""
     if not path.is_file():
@@ -43,8 +60,9 @@ def keep_lines(path: Path, wanted: Callable[[bytes], bool]) -> None:
 
     kept = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n") and keep(line)]
     draft = path.with_suffix(".draft")
-    draft.write_bytes(b"".join(kept))
-    draft.replace(path)
+    with naming(path):
+        draft.write_bytes(b"".join(kept))
+        draft.replace(path)
 
 
 def step_of(line: bytes) -> int:

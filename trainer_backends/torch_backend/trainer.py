@@ -33,7 +33,7 @@ from . import assembly, checkpoint, start
 from .batch import Sample, rows_of, samples_of
 from .collect import Group, jobs, played_through, tree
 from .learner import Diverged, Learner
-from .lines import in_order, keep_lines, slim, step_of
+from .lines import in_order, keep_lines, naming, slim, step_of
 from .loading import all_threads, load_model, set_threads
 from .measures import Clock, Metrics, measures, memory, sampled_tokens, spread, tree_measures
 from .tree_rows import reward_leaves, samples_of_trees
@@ -80,7 +80,7 @@ class Trainer(TrainerBackend):
         self.method = recipe.parts()
         self.url = url
         self.report = report or (lambda kind, metrics: None)
-        assembly.claim(out, recipe)
+        assembly.claim(out, recipe, model)
         preset = recipe.env.load()
         self.wanted = Wanted(preset.env, preset.config, "turn", preset.turn)
         self.group_hooks = [hook for hook in make_hooks(preset.turn.get("hooks", {})) if hook.of_groups()]
@@ -265,7 +265,7 @@ class Trainer(TrainerBackend):
         if ends == {OVERFLOW} and not self.tokens and not self.policy.engine.generated:
             raise InvalidRequest(
                 f"No prompt fits: all {len(episodes)} have more than {self.policy.room} tokens.",
-                hint="Lower sampling.max_tokens, raise sampling.max_prompt_tokens, or name a model that takes more.",
+                hint="In a new folder, lower sampling.max_tokens or raise sampling.max_prompt_tokens.",
             )
 
     def _groups(self, size: int) -> list[Group]:
@@ -404,7 +404,8 @@ class Trainer(TrainerBackend):
         rows = [samples[number] for number in error.extra["rows"]]
         path.write_bytes(msgspec.json.encode([{"episode": row.episode.id, "ids": row.ids} for row in rows]))
         last = checkpoint.newest(self.out / "checkpoints")
-        error.hint = f"Begin a new run with --model {last} and a lower learning rate. The offending rows are in {path}."
+        begin = "Begin a new run" if last is None else f"Begin a new run with --model {last}"
+        error.hint = f"{begin} and a lower learning rate. The offending rows are in {path}."
 
     # Watching --------------------------------------------------------------------------------------
 
@@ -434,6 +435,8 @@ class Trainer(TrainerBackend):
             episodes = [episode async for episode in played_through(policy, wanted, source, slots, self._wait)]
         finally:
             policy.sampling, policy.turn_control = training, control
+            # A run that resumes after an evaluation goes on without its keys and values, too.
+            policy.engine.reset()
         row = measure([summarise(episode) for episode in episodes])
         metrics = {f"eval_{name}": value for name, value in measures(episodes).items()}
         if row.success is not None:
@@ -449,7 +452,8 @@ class Trainer(TrainerBackend):
 
     def _log(self, kind: str, metrics: Metrics) -> None:
         line = {"kind": kind, "step": self.step, "seconds": round(self.seconds, 3), **metrics}
-        with open(self.out / "metrics.jsonl", "ab") as file:
+        path = self.out / "metrics.jsonl"
+        with naming(path), open(path, "ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
         self.report(kind, {"step": float(self.step), **metrics})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,22 @@ def test_a_full_disk_under_a_new_policy_is_said(tmp_path: Path, monkeypatch: pyt
         new_policy(load_preset("compact-frozen-lake"), tmp_path / "policy")
 
 
+def test_a_full_disk_under_the_metrics_names_the_file(policy_folder: Path, preset_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    trainer = Trainer(recipe_of(policy_folder, preset_file), tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RecordError, match=r"Cannot write .*metrics\.jsonl: No space left"):
+        trainer._log("train", {"reward": 0.0})
+
+
 def test_a_full_disk_is_said_wherever_it_is_met(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device", "runs/x/metrics.jsonl")
+    full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr("turngym.trainer_backends.torch_backend.command.run", raising(full))
     assert cli.main(["train", "small"]) == 1
     told = capsys.readouterr().err
-    assert "No space left on device: runs/x/metrics.jsonl" in told and "Free disk space" in told
+    assert "No space left on device" in told and "Free disk space" in told
     monkeypatch.setattr("turngym.trainer_backends.torch_backend.command.run", raising(OSError(errno.EIO, "I/O")))
     with pytest.raises(OSError, match="I/O"):
         cli.main(["train", "small"])
@@ -204,6 +213,7 @@ def test_a_deterministic_run_cut_off_in_a_step_goes_on_bitwise(
         entropy={"coefficient": 0.1},
         update={"learning_rate": 1e-3, "old_logprobs": old},
     )
+    recipe = with_run(recipe, eval_every=1)
     run(recipe, tmp_path / "whole")
     cut(recipe, tmp_path / "cut", monkeypatch, after=20)
     assert len(list((tmp_path / "cut").glob("part-*.jsonl"))) == 1
@@ -213,6 +223,10 @@ def test_a_deterministic_run_cut_off_in_a_step_goes_on_bitwise(
     asyncio.run(trainer.train())
     whole, after = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], after[name]) for name in whole)
+    for name in ("prompt_tokens", "reward", "gradient_norm"):
+        assert [entry[name] for entry in lines(tmp_path / "whole", "train")] == [
+            entry[name] for entry in lines(tmp_path / "cut", "train")
+        ]
 
 
 def test_tokens_of_a_step_that_was_cut_off_are_counted(
@@ -253,6 +267,18 @@ def test_a_recipe_may_be_corrected_until_something_was_trained(
     trainer.save()
     with pytest.raises(InvalidRequest, match="another recipe"):
         Trainer(recipe_of(policy_folder, preset_file, model=new), tmp_path / "run")
+
+
+def test_a_policy_that_was_named_is_never_removed(policy_folder: Path, preset_file: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "run" / "policy"
+    shutil.copytree(policy_folder, theirs)
+    recipe = recipe_of(theirs, preset_file)
+    assembly.claim(tmp_path / "run", recipe)
+    other = msgspec.structs.replace(recipe, sampling=msgspec.structs.replace(recipe.sampling, max_tokens=9))
+    assembly.claim(tmp_path / "run", other)
+    new = recipe_of(policy_folder, preset_file, model={"new": {"size": "tiny", "length": 256}})
+    assembly.claim(tmp_path / "run", new)
+    assert theirs.is_dir()
 
 
 def test_weights_that_are_no_numbers_stop_before_they_are_saved(

@@ -137,21 +137,32 @@ def test_no_episode_is_lost_or_counted_twice(
         assert [course(run[place]) for place in before] == [course(calm[place]) for place in before]
 
 
+@pytest.mark.parametrize(("method", "room"), [(CHAINS, 2), (TREE, 1)], ids=["chains", "tree"])
 def test_a_full_hub_is_waited_for(
-    policy_folder: Path, preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: dict[str, Any],
+    room: int,
+    policy_folder: Path,
+    preset_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TURNGYM_API_KEY", raising=False)
     monkeypatch.setattr(training, "WAIT_S", 0.05)
-    hub = Hub("--max-sessions", "2")
+    hub = Hub("--max-sessions", str(room))
     said: list[str] = []
 
     def told(kind: str, metrics: Any) -> None:
         said.append(metrics["why"]) if kind == "waiting" else None
 
     try:
-        trainer = Trainer(recipe_of(policy_folder, preset_file, **CHAINS), tmp_path / "run", url=hub.url, report=told)
+        trainer = Trainer(recipe_of(policy_folder, preset_file, **method), tmp_path / "run", url=hub.url, report=told)
         asyncio.run(trainer.train())
     finally:
         hub.kill()
-    assert all(episode.status in ("terminated", "truncated") for episode in played(tmp_path / "run"))
-    assert len(played(tmp_path / "run")) == 6 and said and "2" in said[0]
+    assert said and str(room) in said[0]
+    episodes = played(tmp_path / "run")
+    if method is CHAINS:
+        assert len(episodes) == 6 and all(episode.status in ("terminated", "truncated") for episode in episodes)
+    else:  # there is room for the roots, one after the other, and for none of their branches
+        assert {episode.group for episode in episodes} == {"s000000.g0", "s000000.g1"}
+        assert all(episode.error and episode.error["code"] == "CAPACITY_REACHED" for episode in episodes)
