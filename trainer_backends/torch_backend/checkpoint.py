@@ -42,7 +42,7 @@ def save(
         RecordError: the disk refused; older checkpoints stay as they are.
     """
     target = path_of(folder, step)
-    draft, old = (folder / f".{name}-{step:06d}" for name in ("draft", "old"))
+    draft = folder / f".draft-{step:06d}"
     _sweep(folder)
     try:
         draft.mkdir(parents=True)
@@ -57,9 +57,11 @@ def save(
         for path in draft.iterdir():
             _flush(path)
         if target.exists():
-            target.rename(old)
+            _set_aside(target)
         draft.rename(target)
         _flush(folder)
+        for superfluous in list(found(folder))[1:-keep]:
+            _set_aside(superfluous)
     # A full disk is an OSError, a SafetensorError or torch's RuntimeError, by who wrote to it.
     except (OSError, SafetensorError, RuntimeError) as error:
         raise RecordError(
@@ -67,8 +69,6 @@ def save(
         ) from error
     finally:
         _sweep(folder)
-    for superfluous in list(found(folder))[1:-keep]:
-        shutil.rmtree(superfluous, ignore_errors=True)
     return target
 
 
@@ -81,8 +81,13 @@ def forget_later(folder: Path, step: int) -> None:
     """Remove the checkpoints after a step."""
     for path in list(found(folder)):
         if path > path_of(folder, step):
-            path.rename(path.with_name(f".old-{path.name}"))
+            _set_aside(path)
     _sweep(folder)
+
+
+def _set_aside(path: Path) -> None:
+    """Take the name from a checkpoint that is to go: taken apart in place, a kill would leave half of it."""
+    path.rename(path.with_name(f".old-{path.name}"))
 
 
 def _sweep(folder: Path) -> None:

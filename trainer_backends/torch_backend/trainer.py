@@ -318,7 +318,7 @@ class Trainer(TrainerBackend):
         """Filter, assign credit, take the optimizer's steps; return the metrics, with the seconds of each part.
 
         Raises:
-            Diverged: the loss is no finite number; the weights are as before, and the batch is saved.
+            Diverged: loss, gradient or weights are no finite numbers; the batch is saved, and what was saved stays.
         """
         clock = Clock()
         self._seed_torch("update")
@@ -384,8 +384,8 @@ class Trainer(TrainerBackend):
             metrics[name] = float(np.mean([each[name] for each in steps if name in each]))
         metrics |= {"updates": float(len(steps)), "trained_rows": float(len(samples))}
         late = staleness(
-            rollout_batch=len({episode.group for episode in chosen}),
-            group_size=len(chosen) / len({episode.group for episode in chosen}),
+            rollout_batch=len(chosen),
+            group_size=1,  # all groups' episodes are counted already
             mean_turns=len(samples) / len(chosen),
             update_batch=recipe.update.mini_batch or len(samples),
         )

@@ -149,7 +149,7 @@ class Progress:
 
         Args:
             kind: "playing", "start", "train", "eval", "resumed" or "waiting"; others are shown by their name.
-            metrics: numbers.
+            metrics: numbers; of "waiting" also ``why``.
         """
         if kind == "train":
             self._trained(metrics)

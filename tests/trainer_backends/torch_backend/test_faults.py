@@ -124,18 +124,28 @@ def test_a_checkpoint_is_replaced_as_a_whole(
     path = trainer.save()
     folder = path.parent
     (folder / ".draft-000007").mkdir()  # of a run that was killed while it wrote
-    seen = []
-    rename = Path.rename
+    seen: list[bool] = []
+    removed: list[Path] = []
+    rename, rmtree = Path.rename, shutil.rmtree
 
     def watched(self: Path, target: Path) -> Path:
         found = rename(self, target)
         seen.extend([(each / "model.safetensors").is_file() for each in checkpoint.found(folder)])
         return found
 
+    def remove(target: Path, **options: Any) -> None:
+        removed.append(target)
+        rmtree(target, **options)
+
     monkeypatch.setattr(Path, "rename", watched)
-    checkpoint.save(folder, 0, trainer.model, trainer.tokenizer, {}, {})
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    for step in (0, 1, 2, 3, 4):
+        checkpoint.save(folder, step, trainer.model, trainer.tokenizer, {}, {})
     assert seen and all(seen)
-    assert list(folder.iterdir()) == [path]
+    # None is taken apart under its own name, neither the one that is replaced nor those that are superfluous.
+    assert len(removed) >= 3 and all(each.name.startswith(".") for each in removed)
+    assert [each.name for each in sorted(folder.iterdir())] == ["step-000000", "step-000003", "step-000004"]
+    assert path == folder / "step-000000"
 
 
 @pytest.mark.parametrize(
